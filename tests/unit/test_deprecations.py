@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import logging
+import sys
+import types
+import warnings
+
+import pytest
+
+from vllm_ray_compat import deprecations
+from vllm_ray_compat.deprecations import LegacyExecutorRemovedInVllm033Warning, issue
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    deprecations.forget()
+
+
+def _warning() -> LegacyExecutorRemovedInVllm033Warning:
+    return LegacyExecutorRemovedInVllm033Warning("the text")
+
+
+def test_once_a_process_and_at_the_users_line() -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        issue([_warning()])
+        line = sys._getframe().f_lineno - 1
+        issue([_warning()])
+    (found,) = seen
+    assert (found.filename, found.lineno) == (__file__, line)
+    assert found.category is LegacyExecutorRemovedInVllm033Warning
+
+
+def test_frames_of_vllm_are_skipped() -> None:
+    """The user calls vLLM, vLLM calls us: the warning points at the user."""
+    vllms = types.ModuleType("vllm.engine.arg_utils")
+    exec(
+        compile("def start(then):\n    then()\n", "/site-packages/vllm/arg_utils.py", "exec"),
+        vllms.__dict__,
+    )
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        vllms.start(lambda: None)
+        namespace = {"__name__": "vllm.inner", "issue": issue, "w": _warning()}
+        exec(
+            compile("def inner():\n    issue([w])\n", "/site-packages/vllm/inner.py", "exec"),
+            namespace,
+        )
+        vllms.start(namespace["inner"])
+        line = sys._getframe().f_lineno - 1
+    assert [(w.filename, w.lineno) for w in seen] == [(__file__, line)]
+
+
+def test_without_a_users_frame_the_outermost_is_taken() -> None:
+    assert deprecations.users_frame() is not None
+
+
+def test_shown_by_default() -> None:
+    """DeprecationWarning is hidden by default; the operator of a fleet would never see it."""
+    assert not issubclass(LegacyExecutorRemovedInVllm033Warning, DeprecationWarning)
+    assert issubclass(LegacyExecutorRemovedInVllm033Warning, FutureWarning)
+
+
+def test_vllms_logger_only_in_a_vllm_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    with pytest.warns(LegacyExecutorRemovedInVllm033Warning):
+        issue([_warning()])
+    assert not caplog.records
+    deprecations.forget()
+    monkeypatch.setitem(sys.modules, "vllm.logger", types.ModuleType("vllm.logger"))
+    with pytest.warns(LegacyExecutorRemovedInVllm033Warning):
+        issue([_warning()])
+    assert [r.name for r in caplog.records] == [deprecations.LOGGER_NAME]
+    assert "LegacyExecutorRemovedInVllm033Warning: the text" in caplog.text
