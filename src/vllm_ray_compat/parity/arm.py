@@ -1,0 +1,301 @@
+"""One arm: a process that starts one engine, runs a suite through it and writes a capture.
+
+Run as ``python -m vllm_ray_compat.parity.arm SPEC.json`` by the runner, which sets the
+environment first. What is written says what ran, read from the live engine, never what was asked.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.metadata
+import os
+import platform
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from vllm_ray_compat.parity import capture as cap
+from vllm_ray_compat.parity.topology import parse_topology
+from vllm_ray_compat.parity.workloads import Suite, Workload, parse_suite
+from vllm_ray_compat.schedule import COMPAT_EXECUTORS, VLLM_EXECUTORS, Backend
+
+MP = "mp"
+MP_EXECUTOR = "vllm.v1.executor.multiproc_executor:MultiprocExecutor"
+
+#: Class of the Ray actor that hosts a worker -> executor that created it.
+_EXECUTOR_OF_ACTOR = {
+    "vllm.v1.executor.ray_executor_v2:RayWorkerProc": VLLM_EXECUTORS[Backend.V2],
+    "vllm.v1.executor.ray_utils:RayWorkerWrapper": VLLM_EXECUTORS[Backend.LEGACY],
+}
+
+
+class ArmSpec(BaseModel):
+    """Everything an arm is told; written by the runner, read by the arm."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: str
+    backend: str
+    topology: str
+    model: str
+    suite: Path
+    capture: Path
+    expected_executor: str
+    engine_core: Literal["inproc", "process"] = "inproc"
+    engine_args: dict[str, Any] = {}
+
+    @property
+    def label(self) -> str:
+        """How the arm is called in displays and file names: ``tp2-reference-legacy``."""
+        return f"{self.topology}-{self.role}-{self.backend}"
+
+
+class ArmFailedError(Exception):
+    """Ends the arm with a failure record; the traceback goes to the arm's log."""
+
+    def __init__(
+        self,
+        reason: Literal["environment", "wrong-executor", "engine-start", "workload", "shutdown"],
+        message: str,
+    ) -> None:
+        super().__init__(message)
+        self.reason: Literal[
+            "environment", "wrong-executor", "engine-start", "workload", "shutdown"
+        ] = reason
+
+
+def main(argv: list[str]) -> int:
+    """Run the arm named by the spec file ``argv[0]``; returns the exit code."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # the runner asks before it kills
+    spec = ArmSpec.model_validate_json(Path(argv[0]).read_text(encoding="utf-8"))
+    with cap.CaptureWriter(spec.capture) as out:
+        suite = parse_suite(spec.suite.read_text(encoding="utf-8"), str(spec.suite))
+        out.write(
+            cap.Header(
+                role=spec.role,
+                backend=spec.backend,
+                topology=spec.topology,
+                suite=suite.name,
+                model=spec.model,
+                engine_core=spec.engine_core,
+                started_at=time.time(),
+            )
+        )
+        try:
+            _run(spec, suite, out)
+        except ArmFailedError as error:
+            traceback.print_exc()
+            out.write(cap.Failure(reason=error.reason, message=str(error)))
+            return 1
+    return 0
+
+
+def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
+    out.phase("import")
+    try:
+        import vllm
+    except ImportError as error:
+        raise ArmFailedError("environment", f"vLLM cannot be imported: {error}") from error
+
+    out.phase("engine")
+    try:
+        llm = vllm.LLM(**engine_arguments(spec, suite))
+    except Exception as error:  # whatever vLLM raises is the arm's failure, and is reported
+        raise ArmFailedError("engine-start", _root_cause(error)) from error
+    engine = describe_engine(llm, spec.engine_core, start_s=out.elapsed())
+    out.write(engine)
+    if engine.executor != spec.expected_executor:
+        raise ArmFailedError(
+            "wrong-executor",
+            f"the {spec.backend} arm was to run {spec.expected_executor}, but the live engine "
+            f"runs {engine.executor}",
+        )
+
+    took: dict[str, float] = {}
+    for workload in suite.workloads:
+        out.phase("workload", workload.name)
+        began = time.monotonic()
+        for result in run_workload(llm, workload):
+            out.write(result)
+        took[workload.name] = round(time.monotonic() - began, 3)
+
+    out.phase("shutdown")
+    began = time.monotonic()
+    try:
+        llm.llm_engine.engine_core.shutdown()
+    except Exception as error:  # reported: an executor that cannot shut down is a finding
+        raise ArmFailedError("shutdown", _root_cause(error)) from error
+    out.write(
+        cap.End(
+            workloads_s=took,
+            shutdown_s=round(time.monotonic() - began, 3),
+            total_s=out.elapsed(),
+        )
+    )
+
+
+def engine_arguments(spec: ArmSpec, suite: Suite) -> dict[str, Any]:
+    """Return the keyword arguments of ``vllm.LLM``: the pins, then the suite's, then the user's.
+
+    Both arms get the same ones but for the backend: no async scheduling (legacy has none), eager
+    execution and one seed.
+    """
+    topology = parse_topology(spec.topology)
+    pins: dict[str, Any] = {
+        "async_scheduling": False,
+        "enforce_eager": True,
+        "seed": 0,
+        "disable_log_stats": True,
+    }
+    return {
+        **pins,
+        **suite.engine,
+        **spec.engine_args,
+        "model": spec.model,
+        "tensor_parallel_size": topology.tp,
+        "pipeline_parallel_size": topology.pp,
+        "distributed_executor_backend": MP if spec.backend == MP else "ray",
+        "worker_extension_cls": "vllm_ray_compat.parity.worker_probe.WorkerProbe",
+    }
+
+
+def describe_engine(llm: Any, engine_core: str, start_s: float) -> cap.Engine:
+    """Read from the live engine which executor runs, and from each worker where it is."""
+    import torch
+    import vllm
+
+    workers = sorted(
+        (cap.Worker(**found) for found in llm.collective_rpc("raycompat_describe")),
+        key=lambda worker: worker.rank,
+    )
+    if engine_core == "inproc":
+        kind = type(llm.llm_engine.engine_core.engine_core.model_executor)
+        executor = f"{kind.__module__}:{kind.__qualname__}"
+    else:
+        executor = _executor_from_workers(workers)
+    config = llm.llm_engine.vllm_config
+    compat = executor in COMPAT_EXECUTORS.values()
+    return cap.Engine(
+        executor=executor,
+        executor_read_from="engine" if engine_core == "inproc" else "workers",
+        provider="vllm_ray_compat" if compat else "vllm",
+        vllm=vllm.__version__,
+        ray=_version("ray"),
+        torch=torch.__version__,
+        python=platform.python_version(),
+        dtype=str(config.model_config.dtype).removeprefix("torch."),
+        async_scheduling=bool(config.scheduler_config.async_scheduling),
+        enforce_eager=bool(config.model_config.enforce_eager),
+        v2_model_runner=getattr(config, "use_v2_model_runner", None),
+        workers=workers,
+        start_s=start_s,
+    )
+
+
+def _executor_from_workers(workers: list[cap.Worker]) -> str:
+    """Tell the executor by who hosts its workers, where the engine core is another process."""
+    hosts = {worker.actor_class for worker in workers}
+    if hosts == {None}:
+        return MP_EXECUTOR
+    if len(hosts) == 1 and (host := hosts.pop()) in _EXECUTOR_OF_ACTOR:
+        return _EXECUTOR_OF_ACTOR[str(host)]
+    return f"unknown, workers hosted by {sorted(map(str, hosts))}"
+
+
+def run_workload(llm: Any, workload: Workload) -> list[cap.Result]:
+    """Give all requests of *workload* to the engine at once; return their results in order.
+
+    Raises:
+        ArmFailedError: the engine raised, or returned another number of results.
+    """
+    from vllm import SamplingParams
+
+    requests = workload.requests
+    try:
+        outputs = llm.generate(
+            [request.prompt.render() for request in requests],
+            [SamplingParams(**request.sampling) for request in requests],
+            use_tqdm=False,
+        )
+    except Exception as error:  # whatever the engine raises is the arm's failure
+        raise ArmFailedError(
+            "workload", f"workload {workload.name}: {_root_cause(error)}"
+        ) from error
+    if len(outputs) != len(requests):
+        raise ArmFailedError(
+            "workload",
+            f"workload {workload.name}: {len(requests)} requests, {len(outputs)} results",
+        )
+    return [
+        _result(workload.name, request.id, output)
+        for request, output in zip(requests, outputs, strict=True)
+    ]
+
+
+def _result(workload: str, request: str, output: Any) -> cap.Result:
+    return cap.Result(
+        workload=workload,
+        request=request,
+        outputs=[
+            cap.Output(
+                index=one.index,
+                token_ids=list(one.token_ids),
+                text=one.text,
+                finish_reason=one.finish_reason,
+                stop_reason=one.stop_reason,
+                cumulative_logprob=cap.encode_float(one.cumulative_logprob),
+                logprobs=_logprobs(one.logprobs),
+            )
+            for one in output.outputs
+        ],
+        prompt_token_ids=list(output.prompt_token_ids),
+        prompt_logprobs=_logprobs(output.prompt_logprobs),
+        num_cached_tokens=output.num_cached_tokens,
+    )
+
+
+def _logprobs(positions: Any) -> cap.Logprobs | None:
+    if positions is None:
+        return None
+    found: cap.Logprobs = []
+    for position in positions:
+        if position is None:
+            found.append(None)
+            continue
+        entries: list[cap.LogprobEntry] = []
+        for token, entry in position.items():
+            logprob = cap.encode_float(float(entry.logprob))
+            entries.append((int(token), 0.0 if logprob is None else logprob, int(entry.rank or 0)))
+        found.append(entries)
+    return found
+
+
+def _root_cause(error: BaseException) -> str:
+    """Return the text of the first error of a chain, and of the last where it differs."""
+    first = error
+    while first.__cause__ is not None or (
+        first.__context__ is not None and not first.__suppress_context__
+    ):
+        first = first.__cause__ or first.__context__ or first
+    text = f"{type(first).__name__}: {first}".strip()
+    if first is not error:
+        text += f" (seen as {type(error).__name__}: {error})"
+    return " ".join(text.split())[:2000]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    # Leave at once when the runner asks: it cleans up after this process in any case.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+    sys.exit(main(sys.argv[1:]))

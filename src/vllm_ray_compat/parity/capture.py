@@ -1,0 +1,262 @@
+"""Captures: what an arm produced, as JSON Lines, one record a line, written as it happens.
+
+Records are flushed one by one, so a crash keeps what came before. Floats round-trip bit for bit
+(JSON text of a Python float is exact); the values JSON has no text for are the strings ``nan``,
+``inf`` and ``-inf``. No pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from vllm_ray_compat.errors import UsageError
+
+SCHEMA = "vllm_ray_compat.capture/1"
+
+#: One candidate of a position: token id, logprob (nats), rank (1 is the likeliest; 0 unknown).
+LogprobEntry = tuple[int, float | str, int]
+#: The candidates of each position; None where vLLM gives none (the first prompt token).
+Logprobs = list[list[LogprobEntry] | None]
+
+
+class CaptureError(UsageError):
+    """A file that is not a capture this version reads; names file, line and what was expected."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Header(_Record):
+    """The first record: what the arm was asked for."""
+
+    kind: Literal["header"] = "header"
+    schema_: str = Field(default=SCHEMA, alias="schema")
+    role: str
+    backend: str
+    topology: str
+    suite: str
+    model: str
+    engine_core: str
+    started_at: float = Field(description="Seconds since the epoch.")
+
+
+class Phase(_Record):
+    """What the arm is doing now, for the progress display and the timings."""
+
+    kind: Literal["phase"] = "phase"
+    name: Literal["import", "engine", "workload", "shutdown"]
+    detail: str = ""
+    at: float = Field(description="Seconds since the arm started.")
+
+
+class Worker(_Record):
+    """One rank, as the live worker describes itself."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    node_ip: str
+    node_id: str | None = None
+    worker_class: str
+    actor_class: str | None = None
+    devices: dict[str, list[str]] = {}
+    visible_devices: str | None = None
+    settings: dict[str, str] = Field(
+        default={}, description="The RAYCOMPAT_* variables and the flag in the worker."
+    )
+
+
+class Engine(_Record):
+    """What actually ran, read from the live engine and its workers."""
+
+    kind: Literal["engine"] = "engine"
+    executor: str
+    executor_read_from: Literal["engine", "workers"]
+    provider: str
+    vllm: str
+    ray: str | None
+    torch: str
+    python: str
+    dtype: str
+    async_scheduling: bool
+    enforce_eager: bool
+    v2_model_runner: bool | None
+    workers: list[Worker]
+    start_s: float = Field(description="Seconds from the start of the arm to a usable engine.")
+
+
+class Output(_Record):
+    """One completion of a request."""
+
+    index: int
+    token_ids: list[int]
+    text: str
+    finish_reason: str | None
+    stop_reason: int | str | None
+    cumulative_logprob: float | str | None
+    logprobs: Logprobs | None
+
+
+class Result(_Record):
+    """The answer to one request; exactly one of *outputs* and *error* says something."""
+
+    kind: Literal["result"] = "result"
+    workload: str
+    request: str
+    outputs: list[Output] = []
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: Logprobs | None = None
+    num_cached_tokens: int | None = None
+    error: str | None = None
+
+
+class Failure(_Record):
+    """Why the arm could not go on."""
+
+    kind: Literal["failure"] = "failure"
+    reason: Literal["environment", "wrong-executor", "engine-start", "workload", "shutdown"]
+    message: str
+
+
+class End(_Record):
+    """The last record of an arm that ran to its end."""
+
+    kind: Literal["end"] = "end"
+    workloads_s: dict[str, float] = Field(description="Seconds each workload took.")
+    shutdown_s: float
+    total_s: float
+
+
+Record = Header | Phase | Engine | Result | Failure | End
+_ANY: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+
+
+def encode_float(value: float | None) -> float | str | None:
+    """Return *value*, or its name where JSON has no text for it."""
+    if value is None or math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+
+
+class CaptureWriter:
+    """Appends records to a capture; a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8")
+        self.started = time.monotonic()
+
+    def write(self, record: Record) -> None:
+        """Write one record and flush it."""
+        data = record.model_dump(mode="json", by_alias=True)
+        self._file.write(json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def phase(
+        self, name: Literal["import", "engine", "workload", "shutdown"], detail: str = ""
+    ) -> None:
+        """Say what the arm does from now on."""
+        self.write(Phase(name=name, detail=detail, at=self.elapsed()))
+
+    def elapsed(self) -> float:
+        """Return the seconds since the capture was opened."""
+        return round(time.monotonic() - self.started, 3)
+
+    def __enter__(self) -> CaptureWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+def parse_record(line: str, where: str) -> Record:
+    """Parse one line; *where* is ``file:line`` for messages.
+
+    Raises:
+        CaptureError: not JSON, or not a record of this schema.
+    """
+    try:
+        return _ANY.validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the line"
+        raise CaptureError(f"{where}: not a record of {SCHEMA}: {place}: {first['msg']}.") from None
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Yield the records of a capture, one at a time.
+
+    Raises:
+        CaptureError: the file cannot be read, does not begin with a header of a schema this
+            version reads, or holds a line that is no record.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                where = f"{path}:{number}"
+                if number == 1:
+                    _check_schema(line, where)
+                yield parse_record(line, where)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CaptureError(f"{path}: cannot be read as a capture: {error}.") from None
+
+
+def _check_schema(line: str, where: str) -> None:
+    try:
+        first: Any = json.loads(line)
+    except json.JSONDecodeError:
+        first = None
+    found = first.get("schema") if isinstance(first, dict) else None
+    if found != SCHEMA:
+        raise CaptureError(
+            f"{where}: expected the header of a capture with schema {SCHEMA!r}, found "
+            + (f"schema {found!r}." if found else "something else.")
+        )
+
+
+class Capture(BaseModel):
+    """A whole capture in memory."""
+
+    header: Header
+    engine: Engine | None = None
+    results: list[Result] = []
+    failure: Failure | None = None
+    end: End | None = None
+
+
+def read_capture(path: Path) -> Capture:
+    """Read a capture; an arm that stopped early has no ``end`` and perhaps a ``failure``.
+
+    Raises:
+        CaptureError: see :func:`read_records`; also a file without any record.
+    """
+    capture: Capture | None = None
+    for record in read_records(path):
+        if isinstance(record, Header):
+            capture = Capture(header=record)
+        elif capture is None:
+            raise CaptureError(f"{path}:1: expected a header, found a {record.kind} record.")
+        elif isinstance(record, Engine):
+            capture.engine = record
+        elif isinstance(record, Result):
+            capture.results.append(record)
+        elif isinstance(record, Failure):
+            capture.failure = record
+        elif isinstance(record, End):
+            capture.end = record
+    if capture is None:
+        raise CaptureError(f"{path}: the file is empty; expected a header of {SCHEMA!r}.")
+    return capture

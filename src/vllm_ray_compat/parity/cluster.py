@@ -1,0 +1,177 @@
+"""A Ray cluster of the run's own: one head node, started for the run and stopped after it.
+
+Without one, ``ray.init`` inside vLLM starts a second, empty cluster and waits half an hour for
+devices. ``ray stop`` is never used: it would stop other people's clusters on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from vllm_ray_compat.errors import UnusableEnvironmentError
+from vllm_ray_compat.parity.ownership import descendants, kill_all
+
+_NODE_IP = re.compile(r"Local node IP: (\S+)")
+_STARTED = "Ray runtime started"
+#: Megabytes are enough: only vLLM's configuration and results travel through the object store.
+_OBJECT_STORE_BYTES = 256 * 1024 * 1024
+
+
+class ClusterError(UnusableEnvironmentError):
+    """Ray could not be started (exit code 3); the text ends with the last lines of its log."""
+
+
+class RayCluster:
+    """A one-node Ray cluster; a context manager.
+
+    Attributes:
+        address: ``ip:port`` for ``RAY_ADDRESS``.
+        node_ip: the address Ray gave its node; vLLM's ``VLLM_HOST_IP`` must be the same, or the
+            legacy executor waits for ever for a placement group pinned to a node of another name.
+    """
+
+    def __init__(
+        self,
+        devices: int,
+        environ: Mapping[str, str],
+        log: Path,
+        *,
+        fake_devices: bool,
+        start_timeout_s: float = 60.0,
+    ) -> None:
+        """Prepare a cluster.
+
+        Args:
+            devices: how many devices the workers need at once.
+            environ: the environment of every Ray process. Workers resolve vLLM's platform when
+                they import it, so what selects the platform must be in here.
+            log: where the output of ``ray start`` goes.
+            fake_devices: declare *devices* GPUs that do not exist (CPU platform).
+            start_timeout_s: seconds until a start counts as failed.
+        """
+        self._devices = devices
+        self._environ = dict(environ)
+        self._log = log
+        self._fake_devices = fake_devices
+        self._start_timeout_s = start_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+        # Every process that can reach the port could run code here: ask for a token (Ray ≥ 2.52;
+        # older ones do not know the variables).
+        self.credentials = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self.address = ""
+        self.node_ip = ""
+
+    @property
+    def pid(self) -> int | None:
+        """The process below which all of this cluster lives; None when it is not running."""
+        return self._process.pid if self._process else None
+
+    @property
+    def logs(self) -> Path | None:
+        """The folder of Ray's own session logs, while the cluster runs."""
+        folder = self._folder / "session_latest" / "logs" if self._folder else None
+        return folder if folder is not None and folder.is_dir() else None
+
+    def __enter__(self) -> RayCluster:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _start(self) -> None:
+        # Ray keeps sockets in here, and a socket's path may have 107 characters at most.
+        self._folder = Path(tempfile.mkdtemp(prefix="raycompat-", dir="/tmp"))
+        port = _free_port()
+        command = [
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+            f"--port={port}",
+            f"--ray-client-server-port={_free_port()}",
+            "--include-dashboard=false",
+            "--disable-usage-stats",
+            f"--num-cpus={max(self._devices, os.cpu_count() or 1)}",
+            f"--temp-dir={self._folder}",
+            f"--object-store-memory={_OBJECT_STORE_BYTES}",
+        ]
+        environ = {**self._environ, **self.credentials, "RAY_USAGE_STATS_ENABLED": "0"}
+        environ.pop("RAY_ADDRESS", None)
+        if self._fake_devices:
+            command.append(f"--num-gpus={self._devices}")
+        else:
+            # Since 0.24 the legacy executor no longer sets this for its workers, and Compiled
+            # Graph fails at the first step without it (defect L-1).
+            environ.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(self._devices))))
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environ,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + self._start_timeout_s
+        while True:
+            text = self._log.read_text(encoding="utf-8", errors="replace")
+            if _STARTED in text and (match := _NODE_IP.search(text)):
+                self.node_ip = match.group(1)
+                self.address = f"{self.node_ip}:{port}"
+                return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                tail = " | ".join(text.splitlines()[-5:])
+                raise ClusterError(
+                    f"Ray did not start within {self._start_timeout_s:.0f} s "
+                    f"(exit code {self._process.poll()}). Its log, {self._log}, ends: {tail}"
+                )
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Stop the cluster and remove its folder. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            members = descendants(process.pid)
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            kill_all([p for p in members if p.is_running()], grace_s=1.0)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def members(cluster: RayCluster | None) -> list[psutil.Process]:
+    """Return the live processes of *cluster*, workers included."""
+    return descendants(cluster.pid) if cluster is not None and cluster.pid is not None else []
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,98 @@
+"""The environment of an arm: the caller's, with everything pinned that could tell arms apart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from vllm_ray_compat.flag import FLAG_NAME, INVALID_FLAG_NAME
+from vllm_ray_compat.parity.arm import MP
+from vllm_ray_compat.schedule import Backend
+from vllm_ray_compat.settings import PREFIX
+
+#: Both arms get these. The model runner is pinned because the legacy executor is wrong with V2's
+#: (defect L-2); PYTHONHASHSEED because block hashes depend on it.
+_PINS = {
+    "PYTHONHASHSEED": "0",
+    "PYTHONUNBUFFERED": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+#: Pins of the CPU platform: no NUMA binding and one thread a worker in every arm (``mp`` would
+#: bind its workers to cores, Ray gives its own one thread), Compiled Graph through shared memory.
+_CPU_PINS = {
+    "RAYCOMPAT_CPU": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE": "shm",
+}
+
+
+def base_environment(environ: Mapping[str, str], *, cpu: bool) -> dict[str, str]:
+    """Return the environment that Ray and every arm share.
+
+    The caller's variables stay, but for the flag and the ``RAYCOMPAT_*`` settings, which belong
+    to the arms. On the CPU a value the caller set for one of the pins wins, for all arms alike.
+
+    Args:
+        environ: the caller's environment.
+        cpu: run on the CPU platform.
+    """
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(PREFIX) and name not in (FLAG_NAME, INVALID_FLAG_NAME)
+    }
+    cpu_pins = {k: kept.get(k, v) for k, v in _CPU_PINS.items()} if cpu else {}
+    return {**kept, **_PINS, **cpu_pins}
+
+
+def arm_environment(
+    base: Mapping[str, str],
+    backend: str,
+    *,
+    engine_core: str,
+    ray: Mapping[str, str],
+    restore_legacy: bool,
+) -> dict[str, str]:
+    """Return the whole environment of one arm.
+
+    Args:
+        base: what all arms share.
+        backend: ``legacy``, ``v2`` or ``mp``.
+        engine_core: ``inproc`` or ``process``.
+        ray: how to reach Ray; empty for ``mp``.
+        restore_legacy: the installed vLLM has no legacy executor, and the arm wants one.
+    """
+    environ = {**base, **ray}
+    environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if engine_core == "inproc" else "1"
+    if backend == MP:
+        return environ
+    environ[FLAG_NAME] = "0" if backend == Backend.LEGACY.value else "1"
+    if restore_legacy:
+        environ["RAYCOMPAT_RESTORE_LEGACY"] = "1"
+    return environ
+
+
+def own_cluster(address: str, node_ip: str, credentials: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which an arm reaches the run's own Ray cluster.
+
+    ``VLLM_HOST_IP`` is the address Ray knows the node by: the legacy executor pins a bundle to
+    ``node:<VLLM_HOST_IP>`` and would wait for ever for a node of another name.
+    """
+    return {"RAY_ADDRESS": address, "VLLM_HOST_IP": node_ip, **credentials}
+
+
+def other_cluster(address: str) -> dict[str, str]:
+    """Return the variables with which an arm reaches a Ray cluster that was there before."""
+    return {"RAY_ADDRESS": address}
+
+
+def cpu_wanted(is_cpu_build: bool) -> bool:
+    """Say whether arms run on the CPU platform: the build decides, there is no other device."""
+    return is_cpu_build and os.environ.get("RAYCOMPAT_CPU", "1") != "0"

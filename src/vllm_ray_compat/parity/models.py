@@ -1,0 +1,80 @@
+"""Find the model of a run and read what its topologies depend on, before anything starts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_ray_compat.errors import UsageError
+from vllm_ray_compat.parity.tiny_model import ensure_tiny_model
+
+TINY = "tiny"
+
+
+class ModelError(UsageError):
+    """A model that is not there, or whose configuration cannot be read."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model on disk: its folder, and the sizes that limit its topologies."""
+
+    name: str
+    folder: Path
+    heads: int
+    layers: int
+    engine_args: dict[str, Any]
+
+
+def find_model(name: str) -> Model:
+    """Find *name*: ``tiny``, a folder, or a model in the Hugging Face cache. Never downloads.
+
+    Raises:
+        ModelError: nothing is there, or ``config.json`` lacks the number of heads or layers.
+    """
+    if name == TINY:
+        # "auto" would turn float32 into bfloat16.
+        return _read(name, ensure_tiny_model(), {"dtype": "float32"})
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _read(name, folder.resolve(), {})
+    cached = _in_cache(name)
+    if cached is not None:
+        return _read(name, cached, {})
+    raise ModelError(
+        f"Model {name!r} does not exist: it is neither a folder nor in the local Hugging Face "
+        "cache. Name a folder that holds config.json, download the model first, or use "
+        "--model tiny."
+    )
+
+
+def _in_cache(name: str) -> Path | None:
+    if name.count("/") != 1 or name.startswith(("/", ".", "~")):
+        return None
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return None
+    found = try_to_load_from_cache(name, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _read(name: str, folder: Path, engine_args: dict[str, Any]) -> Model:
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"Model {name!r}: there is no config.json in {folder}.") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Model {name!r}: {path} cannot be read: {error}.") from None
+    # Multimodal models keep the sizes of their language model one level down.
+    sizes = config.get("text_config") or config
+    heads, layers = sizes.get("num_attention_heads"), sizes.get("num_hidden_layers")
+    if not isinstance(heads, int) or not isinstance(layers, int):
+        raise ModelError(
+            f"Model {name!r}: {path} names no num_attention_heads and num_hidden_layers, so its "
+            "topologies cannot be checked."
+        )
+    return Model(name, folder, heads, layers, engine_args)

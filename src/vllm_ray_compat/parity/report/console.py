@@ -1,0 +1,126 @@
+"""The table of a parity run that a person reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vllm_ray_compat.parity.compare import Comparison, differences
+from vllm_ray_compat.parity.report.data import Arm, Report
+
+_STYLE = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
+_MOST_DIFFERENCES = 12
+_MOST_CHARACTERS = 100
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print *report*: the arms, what differs, why an arm failed, and the verdict last."""
+    console.print(_arms_table(report))
+    for arm in report.failures:
+        _print_failure(arm, console)
+    found = differences(report.comparisons)
+    for comparison in found[:_MOST_DIFFERENCES]:
+        console.print(Text(f"  different: {describe(comparison)}"))
+    if len(found) > _MOST_DIFFERENCES:
+        console.print(Text(f"  … and {len(found) - _MOST_DIFFERENCES} more, in report.json"))
+    for floor in report.noise_floor:
+        console.print(
+            Text(
+                f"Noise floor {floor.topology}: {floor.reference} against itself, {floor.runs} "
+                f"runs of {floor.requests} requests, {len(floor.differences)} differences."
+            )
+        )
+    for known in report.known_differences:
+        console.print(Text(f"Known difference: {known.backend} {known.what}; {known.effect}."))
+    if report.injected_fault is not None:
+        fault = report.injected_fault
+        console.print(
+            Text(
+                f"Fault injected on purpose: {fault.kind} in workload {fault.workload}, request "
+                f"{fault.request}" + _at(fault.position) + "; the verdict has to be FAIL."
+            )
+        )
+    if report.left_behind:
+        console.print(Text(f"Left behind: {', '.join(report.left_behind)}", style="yellow"))
+    console.print(
+        Text(f"Verdict: {report.verdict.upper()}", style=_STYLE[report.verdict]),
+        Text(f"vLLM {report.vllm}, suite {report.suite}, {report.took_s:.0f} s"),
+    )
+
+
+def describe(comparison: Comparison) -> str:
+    """Return one line for a difference: where, which field, both values."""
+    text = (
+        f"{comparison.topology} {comparison.reference} vs {comparison.candidate}, workload "
+        f"{comparison.workload}, request {comparison.request}: {comparison.field}"
+    )
+    first = comparison.first_divergence
+    if first is None:
+        return text
+    if comparison.field == "present":
+        missing = comparison.candidate if first.reference else comparison.reference
+        return f"{text}: missing from {missing}{_at(first.position)}"
+    return text + (
+        f"{_at(first.position)}: {_short(first.reference)} became {_short(first.candidate)}"
+    )
+
+
+def _at(position: int | None) -> str:
+    return "" if position is None else f" at position {position}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+
+
+def _arms_table(report: Report) -> Table:
+    table = Table(title="Parity", title_justify="left")
+    for name in ("topology", "arm", "executor that ran", "start", "suite", "against reference"):
+        table.add_column(name, justify="right" if name in ("start", "suite") else "left")
+    for arm in report.arms:
+        timings = arm.timings
+        table.add_row(
+            arm.topology,
+            Text(arm.backend + (" (again)" if arm.role == "reference-again" else "")),
+            Text((arm.executor or "-").rpartition(":")[2]),
+            "-" if timings.engine_start_s is None else f"{timings.engine_start_s:.0f} s",
+            f"{sum(timings.workloads_s.values()):.1f} s" if timings.workloads_s else "-",
+            _against(report, arm),
+        )
+    return table
+
+
+def _against(report: Report, arm: Arm) -> Text:
+    if arm.failure is not None:
+        return Text(arm.failure.partition(":")[0], style="bold red")
+    if arm.role == "reference":
+        return Text("(reference)", style="dim")
+    if arm.role == "reference-again":
+        for floor in report.noise_floor:
+            if floor.topology == arm.topology:
+                noisy = len({(c.workload, c.request) for c in floor.differences})
+                return Text(f"{noisy} of {floor.requests} differ" if noisy else "identical")
+        return Text("-")
+    for verdict in report.topologies:
+        if (verdict.topology, verdict.candidate) == (arm.topology, arm.backend):
+            if not verdict.requests:
+                return Text("not compared", style=_STYLE[verdict.verdict])
+            text = (
+                f"{verdict.different} of {verdict.requests} differ"
+                if verdict.different
+                else f"identical ({verdict.requests} requests)"
+            )
+            return Text(text, style=_STYLE[verdict.verdict])
+    return Text("-")
+
+
+def _print_failure(arm: Arm, console: Console) -> None:
+    console.print(Text(f"Arm {arm.label} failed: {arm.failure}", style="red"))
+    if arm.log_tail:
+        console.print(Text(f"  The last lines of its log, {arm.log}:", style="red"))
+        for line in arm.log_tail:
+            console.print(Text.from_ansi(f"  | {line}"))

@@ -1,0 +1,60 @@
+"""Mixed into vLLM's worker class (``worker_extension_cls``): lets a live worker describe itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from vllm_ray_compat.flag import FLAG_NAME
+from vllm_ray_compat.settings import PREFIX
+
+
+class WorkerProbe:
+    """Adds one method to every worker, reachable through ``collective_rpc`` by name."""
+
+    rank: int
+    local_rank: int
+
+    def raycompat_describe(self) -> dict[str, Any]:
+        """Return this rank's place: process, node, device and the class of its Ray actor."""
+        ray = sys.modules.get("ray")
+        context = None
+        if ray is not None and ray.is_initialized():
+            context = ray.get_runtime_context()
+        return {
+            "rank": int(self.rank),
+            "local_rank": int(self.local_rank),
+            "pid": os.getpid(),
+            "node_ip": ray.util.get_node_ip_address() if ray is not None and context else "local",
+            "node_id": context.get_node_id() if context else None,
+            "worker_class": _path_of(type(self)),
+            "actor_class": _actor_class() if context else None,
+            "devices": (
+                {k: [str(i) for i in v] for k, v in context.get_accelerator_ids().items() if v}
+                if context
+                else {}
+            ),
+            "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            "settings": {
+                name: value
+                for name, value in sorted(os.environ.items())
+                if name.startswith(PREFIX) or name == FLAG_NAME
+            },
+        }
+
+
+def _path_of(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _actor_class() -> str | None:
+    """Return the class of the actor this process hosts, or None outside an actor.
+
+    Ray has no public way to ask; the table of live actor instances is the same in Ray 2.48–2.60.
+    """
+    from ray._private.worker import global_worker
+
+    for instance in getattr(global_worker, "actors", {}).values():
+        return _path_of(type(instance))
+    return None
