@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Run the tests; sets everything up on the first call. Arguments go to pytest:
+#
+#   bash scripts/test.sh                  all: first unit (seconds), then engine (minutes)
+#   bash scripts/test.sh -m unit          one part
+#   bash scripts/test.sh -k selector      what pytest takes
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+source "$root/scripts/environment.sh"
+cd "$root"
+[ "$#" -eq 0 ] || exec pytest "$@"
+# Two workers for what needs no engine; engines have the machine to themselves.
+pytest -m "not engine" -n 2 --quiet
+pytest -m engine
