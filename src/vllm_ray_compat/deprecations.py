@@ -14,11 +14,7 @@ import warnings
 from collections.abc import Iterable
 from types import FrameType
 
-from vllm_ray_compat.flag import FLAG_NAME
-
-#: A child of vLLM's own logger, so that its handler, level and format apply. Its parents have
-#: no handler unless vLLM configures them, so nothing is printed outside a vLLM process.
-LOGGER_NAME = "vllm.plugins.vllm_ray_compat"
+from vllm_ray_compat.names import FLAG_NAME, LOGGER_NAME
 
 #: Frames of these packages are not the user's: a warning points past them.
 _NOT_THE_USER = ("vllm", "vllm_ray_compat", "pydantic", "dataclasses", "contextlib", "importlib")

@@ -13,13 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vllm_ray_compat.errors import UsageError
-
-FLAG_NAME = "VLLM_USE_RAY_V2_EXECUTOR_BACKEND"
-
-#: Where the plugin keeps an invalid value after it has taken it out of the flag, so that vLLM
-#: does not stumble over it and child processes still refuse it for ``ray``. Private: it is
-#: deliberately outside the RAYCOMPAT_ prefix that users set.
-INVALID_FLAG_NAME = "_VLLM_RAY_COMPAT_INVALID_FLAG"
+from vllm_ray_compat.names import FLAG_NAME, INVALID_FLAG_NAME
 
 _LOOKS_ON = frozenset({"true", "t", "yes", "y", "on", "enable", "enabled", "v2"})
 _LOOKS_OFF = frozenset({"false", "f", "no", "n", "off", "disable", "disabled", "legacy"})

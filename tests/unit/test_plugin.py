@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vllm_ray_compat.flag import FLAG_NAME
+from vllm_ray_compat.names import FLAG_NAME
 
 ABSTRACT = """
 class Executor:
@@ -117,7 +117,8 @@ def test_a_failing_plugin_does_not_take_vllm_down(vllm32: Callable) -> None:
 def test_failing_routing_falls_back_to_vllms_own_and_says_so(vllm32: Callable) -> None:
     script = (
         "import logging; logging.basicConfig(stream=sys.stdout, format='%(message)s');"
-        "plugin.selector.select = lambda: 1 / 0; plugin.register(); print(ask('ray'))"
+        "from vllm_ray_compat import selector; selector.select = lambda: 1 / 0;"
+        "plugin.register(); print(ask('ray'))"
     )
     printed = vllm32(script)
     assert "failed to route" in printed

@@ -12,7 +12,8 @@ from vllm_ray_compat.deprecations import (
     UnknownSettingWarning,
 )
 from vllm_ray_compat.errors import EXIT_DIFFERENCE
-from vllm_ray_compat.flag import FLAG_NAME, Flag, FlagValue, InvalidFlagError
+from vllm_ray_compat.flag import Flag, FlagValue, InvalidFlagError
+from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.schedule import Backend
 from vllm_ray_compat.selector import StrictModeError, rehearse, select
 from vllm_ray_compat.settings import Settings

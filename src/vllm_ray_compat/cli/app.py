@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import typer
 
 from vllm_ray_compat.cli import parity_run, schedule, status
@@ -14,8 +16,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("status")(status.status)
-app.command("schedule")(schedule.schedule)
+
+
+def _listed(name: str, about: str, run: Callable[[Sequence[str]], int]) -> None:
+    """List a command that parses its own arguments, so that the help names it, too."""
+
+    def command(context: typer.Context) -> None:
+        raise typer.Exit(run(context.args))
+
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(name, help=about, add_help_option=False, context_settings=settings)(command)
+
+
+_listed("status", status.ABOUT, status.main)
+_listed("schedule", schedule.ABOUT, schedule.main)
 
 parity = typer.Typer(
     help="Run identical workloads through two executors and compare the outputs.",

@@ -1,12 +1,18 @@
-"""``vllm-ray-compat status``: the decision, its reasons, what changes next."""
+"""``vllm-ray-compat status``: the decision, its reasons, what changes next.
+
+Parsed by argparse, not by typer as the other commands: typer imports pydantic, and that alone
+takes longer than the whole command may (150 ms). So ``status`` also runs where only the core of
+this package is installed.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from vllm_ray_compat.errors import EXIT_DIFFERENCE, EXIT_HOLDS, unknown
 from vllm_ray_compat.executors import catalog
@@ -15,29 +21,45 @@ from vllm_ray_compat.schedule import Phase
 from vllm_ray_compat.selector import Decision, rehearse, select
 from vllm_ray_compat.settings import read_settings
 
+ABOUT = 'Say which executor serves distributed_executor_backend="ray" here, and why.'
 
-def status(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-    as_of_vllm: Annotated[
-        str | None,
-        typer.Option("--as-of-vllm", metavar="RELEASE", help="Rehearse another vLLM release."),
-    ] = None,
-    flag: Annotated[
-        str | None,
-        typer.Option("--flag", metavar="0|1|unset", help="Rehearse another value of the flag."),
-    ] = None,
-    phase: Annotated[
-        str | None,
-        typer.Option("--phase", metavar="0|1|2|3", help="Rehearse the policy of another phase."),
-    ] = None,
-) -> None:
-    """Say which executor serves distributed_executor_backend="ray" here, and why.
 
-    Exits 0; 1 when RAYCOMPAT_STRICT=1 makes a warning an error or the executor is not there;
-    2 for an invalid flag; 3 without vLLM.
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    made = argparse.ArgumentParser(
+        prog="vllm-ray-compat status",
+        description=ABOUT,
+        epilog="Exits 0; 1 when RAYCOMPAT_STRICT=1 makes a warning an error or the executor is "
+        "not there; 2 for wrong usage or an invalid flag; 3 without vLLM.",
+        allow_abbrev=False,
+    )
+    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    made.add_argument("--as-of-vllm", metavar="RELEASE", help="rehearse another vLLM release")
+    made.add_argument("--flag", metavar="0|1|unset", help="rehearse another value of the flag")
+    made.add_argument("--phase", metavar="0|1|2|3", help="rehearse the policy of another phase")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; returns the exit code.
+
+    Raises:
+        RaycompatError: with the exit code of its kind.
     """
+    arguments = parser().parse_args(argv)
+    decision = decide(arguments.as_of_vllm, arguments.flag, arguments.phase)
+    present = catalog.is_present(decision)
+    if arguments.json:
+        text = json.dumps({**decision.to_dict(), "executor_present": present}, indent=2)
+    else:
+        text = render(decision, present)
+    sys.stdout.write(text + "\n")
+    failed = not present or (decision.strict and bool(decision.warnings))
+    return EXIT_DIFFERENCE if failed else EXIT_HOLDS
+
+
+def decide(as_of_vllm: str | None, flag: str | None, phase: str | None) -> Decision:
+    """Make the decision with what the options replace."""
     settings = read_settings()
     if phase is not None:
         phases = [str(int(p)) for p in Phase]
@@ -45,17 +67,9 @@ def status(
             raise unknown("phase", phase, phases)
         settings = rehearse(settings, int(phase), f"--phase {phase}")
     decision = select(as_of_vllm, flag=_flag(flag), settings=settings)
-    if as_of_vllm is not None:
-        named = f"vLLM {as_of_vllm}, named by the caller"
-        if decision.policy == named:
-            decision = replace(decision, policy=f"--as-of-vllm {as_of_vllm}")
-    present = catalog.is_present(decision)
-    if as_json:
-        typer.echo(json.dumps({**decision.to_dict(), "executor_present": present}, indent=2))
-    else:
-        typer.echo(render(decision, present))
-    failed = not present or (decision.strict and bool(decision.warnings))
-    raise typer.Exit(EXIT_DIFFERENCE if failed else EXIT_HOLDS)
+    if as_of_vllm is not None and settings.phase is None:
+        decision = replace(decision, policy=f"--as-of-vllm {as_of_vllm}")
+    return decision
 
 
 def _flag(text: str | None) -> Flag:

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 
 from vllm_ray_compat.errors import UnusableEnvironmentError
-from vllm_ray_compat.flag import FLAG_NAME
+from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.schedule import Backend
 from vllm_ray_compat.selector import PROVIDER_COMPAT, Decision
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from vllm_ray_compat.settings import PREFIX
+from vllm_ray_compat.names import PREFIX
 
 _EXTRA_PREFIXES = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
 

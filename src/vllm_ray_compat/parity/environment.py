@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from vllm_ray_compat.flag import FLAG_NAME, INVALID_FLAG_NAME
+from vllm_ray_compat.names import FLAG_NAME, INVALID_FLAG_NAME, PREFIX
 from vllm_ray_compat.parity.arm import MP
 from vllm_ray_compat.schedule import Backend
-from vllm_ray_compat.settings import PREFIX
 
 #: Both arms get these. The model runner is pinned because the legacy executor is wrong with V2's
 #: (defect L-2); PYTHONHASHSEED because block hashes depend on it.

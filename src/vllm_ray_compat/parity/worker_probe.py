@@ -6,8 +6,7 @@ import os
 import sys
 from typing import Any
 
-from vllm_ray_compat.flag import FLAG_NAME
-from vllm_ray_compat.settings import PREFIX
+from vllm_ray_compat.names import FLAG_NAME, PREFIX
 
 
 class WorkerProbe:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from vllm_ray_compat.deprecations import LOGGER_NAME
+from vllm_ray_compat.names import LOGGER_NAME
 from vllm_ray_compat.settings import is_on
 
 

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Write the generated sections of the documents anew: python scripts/docs.py [--check]."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from vllm_ray_compat import tables
+
+ROOT = Path(__file__).parent.parent
+SECTIONS = {
+    "schedule": tables.schedule_table,
+    "decisions": tables.decision_table,
+    "settings": tables.settings_table,
+}
+DOCUMENTS = ("README.md", "migration_guide.md")
+
+
+def render(text: str) -> str:
+    """Return *text* with every generated section filled in."""
+
+    def fill(match: re.Match[str]) -> str:
+        name = match.group(1)
+        return f"<!-- generated: {name} -->\n{SECTIONS[name]()}\n<!-- /generated -->"
+
+    return re.sub(r"<!-- generated: (\w+) -->\n.*?<!-- /generated -->", fill, text, flags=re.DOTALL)
+
+
+def main() -> int:
+    stale = []
+    for name in DOCUMENTS:
+        path = ROOT / name
+        text = path.read_text(encoding="utf-8")
+        fresh = render(text)
+        if fresh == text:
+            continue
+        stale.append(name)
+        if "--check" not in sys.argv:
+            path.write_text(fresh, encoding="utf-8")
+    if stale and "--check" in sys.argv:
+        print(f"Stale: {', '.join(stale)}. Run: python scripts/docs.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,303 @@
+"""The parity run of the migration guide, on real engines, and everything that can go wrong in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.documents import commands_of
+from vllm_ray_compat.names import FLAG_NAME
+from vllm_ray_compat.parity import capture as cap
+from vllm_ray_compat.parity.compare import FIELDS, compare, differences
+from vllm_ray_compat.parity.faults import FAULTS, inject
+from vllm_ray_compat.parity.ownership import session_members
+
+CLI = [sys.executable, "-m", "vllm_ray_compat"]
+MP_ONLY = ["parity", "run", "--topology", "tp2", "--reference", "mp", "--candidate", "mp"]
+
+
+def finish(
+    command: list[str], timeout: float = 600, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environ},
+        timeout=timeout,
+    )
+
+
+@pytest.fixture(scope="module")
+def guide_run(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """The command of the migration guide, run once for all tests of it."""
+    (command,) = [c for c in commands_of("migration_guide.md") if "parity run" in c]
+    words = shlex.split(command)
+    assert words[0] == "vllm-ray-compat"
+    folder = tmp_path_factory.mktemp("parity") / "report"
+    words[words.index("--report-dir") + 1] = str(folder)
+    return finish([*CLI, *words[1:]], **{FLAG_NAME: "true", "RAYCOMPAT_STRICT": "1"}), folder
+
+
+def test_it_passes(guide_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    """The flag and the settings of the shell (set by the fixture, and wrong) do not reach the arms."""
+    done, _ = guide_run
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Verdict: PASS" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_progress_is_plain_lines_off_a_terminal(
+    guide_run: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    done, _ = guide_run
+    for text in (
+        "Ray cluster: started",
+        "tp2-reference-legacy: starting the engine",
+        "pp2-candidate-v2: workload greedy",
+        "pp2-candidate-mp: done in",
+    ):
+        assert text in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_the_report_says_what_ran(guide_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    _, folder = guide_run
+    report = json.loads((folder / "report.json").read_text())
+    assert report["schema"] == "vllm_ray_compat.report/1"
+    assert report["verdict"] == "pass"
+    ran = {(a["topology"], a["role"], a["backend"]): a["executor"] for a in report["arms"]}
+    executors = {
+        "legacy": "vllm.v1.executor.ray_executor:RayDistributedExecutor",
+        "v2": "vllm.v1.executor.ray_executor_v2:RayExecutorV2",
+        "mp": "vllm.v1.executor.multiproc_executor:MultiprocExecutor",
+    }
+    assert ran == {
+        (topology, role, backend): executors[backend]
+        for topology in ("tp2", "pp2")
+        for role, backend in [
+            ("reference", "legacy"),
+            ("reference-again", "legacy"),
+            ("candidate", "v2"),
+            ("candidate", "mp"),
+        ]
+    }
+    for arm in report["arms"]:
+        assert (arm["vllm"], arm["dtype"], arm["async_scheduling"]) == ("0.32.0", "float32", False)
+        assert [w["rank"] for w in arm["workers"]] == [0, 1]
+        assert arm["timings"]["engine_start_s"] > 0
+        assert set(arm["timings"]["workloads_s"]) == {
+            "greedy",
+            "logprobs",
+            "seeded",
+            "mixed-lengths",
+            "stop",
+        }
+    assert [f["differences"] for f in report["noise_floor"]] == [[], []]
+    assert {c["field"] for c in report["comparisons"]} == set(FIELDS)
+    assert {c["result"] for c in report["comparisons"]} == {"equal"}
+    assert len(report["comparisons"]) == 4 * 21 * len(FIELDS)
+    assert report["left_behind"] == []
+
+
+def test_settings_reach_the_workers_of_both_executors(
+    guide_run: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    _, folder = guide_run
+    for backend, flag in (("legacy", "0"), ("v2", "1")):
+        role = "reference" if backend == "legacy" else "candidate"
+        engine = cap.read_capture(folder / f"tp2-{role}-{backend}.jsonl").engine
+        assert engine is not None
+        for worker in engine.workers:
+            assert worker.settings == {"RAYCOMPAT_CPU": "1", FLAG_NAME: flag}
+            assert worker.devices == {"GPU": [str(worker.rank)]}
+            assert worker.worker_class == "vllm_ray_compat.platforms.cpu_worker:RayCpuWorker"
+
+
+def test_the_workloads_do_what_they_say(
+    guide_run: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    _, folder = guide_run
+    capture = cap.read_capture(folder / "tp2-candidate-v2.jsonl")
+    results = {(r.workload, r.request): r for r in capture.results}
+
+    def first(workload: str, request: str) -> cap.Output:
+        return results[workload, request].outputs[0]
+
+    top5 = results["logprobs", "top5"]
+    assert all(5 <= len(entries or []) <= 6 for entries in top5.outputs[0].logprobs or [])
+    assert top5.prompt_logprobs is not None
+    assert top5.prompt_logprobs[0] is None
+    assert len(top5.prompt_logprobs) == len(top5.prompt_token_ids or [])
+    assert first("seeded", "t1").token_ids != first("seeded", "t1-other-seed").token_ids
+    assert (first("stop", "string").finish_reason, first("stop", "string").stop_reason) == (
+        "stop",
+        "e",
+    )
+    assert first("stop", "string-kept").text.endswith("o")
+    assert first("stop", "length").finish_reason == "length"
+    assert isinstance(first("stop", "token-id").stop_reason, int)
+    assert results["mixed-lengths", "shared-prefix"].num_cached_tokens == 128
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_every_fault_turns_real_captures_red(
+    guide_run: tuple[subprocess.CompletedProcess[str], Path], kind: str
+) -> None:
+    _, folder = guide_run
+    reference = cap.read_capture(folder / "pp2-reference-legacy.jsonl")
+    altered, fault = inject(cap.read_capture(folder / "pp2-candidate-v2.jsonl"), kind)
+    found = differences(compare("pp2", reference, altered))
+    assert (found[0].workload, found[0].request, found[0].field) == (
+        fault.workload,
+        fault.request,
+        fault.field,
+    )
+
+
+def test_a_fault_through_the_command_line(tmp_path: Path) -> None:
+    done = finish([*CLI, *MP_ONLY, "--inject-fault", "token", "--report-dir", str(tmp_path / "r")])
+    assert done.returncode == 1, done.stderr
+    assert "workload greedy, request sentence: token_ids at position 16" in done.stdout
+    assert "Fault injected on purpose" in done.stdout
+    assert "Verdict: FAIL" in done.stdout
+    report = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert report["injected_fault"]["kind"] == "token"
+    assert report["verdict"] == "fail"
+
+
+def test_the_production_engine_core(tmp_path: Path) -> None:
+    """EngineCore in its own process: the class is told by who hosts the workers."""
+    done = finish(
+        [
+            *CLI,
+            "parity",
+            "run",
+            "--topology",
+            "tp2",
+            "--reference",
+            "v2",
+            "--candidate",
+            "mp",
+            "--engine-core",
+            "process",
+            "--report-dir",
+            str(tmp_path / "r"),
+            "--json",
+        ]
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert {a["executor_read_from"] for a in report["arms"]} == {"workers"}
+    assert [a["executor"].rpartition(":")[2] for a in report["arms"]] == [
+        "RayExecutorV2",
+        "MultiprocExecutor",
+        "RayExecutorV2",
+    ]
+
+
+def test_an_engine_that_cannot_start(tmp_path: Path, tiny: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in tiny.iterdir():
+        (model / file.name).write_bytes(file.read_bytes())
+    (model / "model.safetensors").write_bytes(b"not weights")
+    done = finish([*CLI, *MP_ONLY, "--model", str(model), "--report-dir", str(tmp_path / "r")])
+    assert done.returncode == 1
+    assert "engine-start" in done.stdout
+    assert "The last lines of its log" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_hanging_arm(tmp_path: Path) -> None:
+    done = finish(
+        [
+            *CLI,
+            "parity",
+            "run",
+            "--topology",
+            "tp2",
+            "--arm-timeout",
+            "12",
+            "--report-dir",
+            str(tmp_path / "r"),
+        ]
+    )
+    assert done.returncode == 1
+    assert "hang: no end within 12 s (--arm-timeout)" in done.stdout
+    assert "Thread 0x" in (tmp_path / "r" / "tp2-reference-legacy.log").read_text()
+    assert (tmp_path / "r" / "ray-logs").is_dir()
+
+
+def _start_and_wait_for(text: str, folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [
+            *CLI,
+            "parity",
+            "run",
+            "--topology",
+            "tp2",
+            "--reference",
+            "v2",
+            "--report-dir",
+            str(folder),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return process
+    raise AssertionError(f"the run ended before {text!r}")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_everything(tmp_path: Path, how: signal.Signals) -> None:
+    process = _start_and_wait_for("tp2-reference-v2: workload greedy", tmp_path / "r")
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert any("raylet" in " ".join(c.cmdline()) for c in children)
+    process.send_signal(how)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + how, out + err
+    assert "Interrupted: every process of this run was ended" in err
+    assert "Traceback" not in err
+    assert not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
+    # What came before is kept.
+    assert cap.read_capture(tmp_path / "r" / "tp2-reference-v2.jsonl").engine is not None
+
+
+def test_a_killed_arm_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
+    process = _start_and_wait_for("tp2-reference-v2: starting the engine", tmp_path / "r")
+    deadline = time.monotonic() + 30
+    arms: list[psutil.Process] = []
+    while not arms and time.monotonic() < deadline:
+        arms = [
+            c
+            for c in psutil.Process(process.pid).children()
+            if "vllm_ray_compat.parity.arm" in c.cmdline()
+        ]
+        time.sleep(0.1)
+    (arm,) = arms
+    time.sleep(8)  # in the middle of the start: its workers exist
+    arm.kill()
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 1, out + err
+    assert "crash: killed by SIGKILL" in out
+    assert "tp2-candidate-v2: done in" in err
+    assert session_members(arm.pid) == []
