@@ -67,8 +67,11 @@ def test_a_completion_over_http(
     if flag is not None:
         environ[FLAG_NAME] = flag
     server = Server(
-        [*arguments_of_the_guide(tiny), "--served-model-name", "tiny", "--dtype", "float32"]
-        + ["--enforce-eager", "--max-model-len", "256", "--max-num-seqs", "4"],
+        [
+            *arguments_of_the_guide(tiny),
+            *("--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager"),
+            *("--max-model-len", "256", "--max-num-seqs", "4"),
+        ],
         environ,
         tmp_path / "serve.log",
     )

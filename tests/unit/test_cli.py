@@ -160,9 +160,18 @@ def test_no_vllm(tmp_path: Path) -> None:
 
 
 def test_without_the_cli_extra() -> None:
-    script = "import sys; sys.modules['typer'] = None; from vllm_ray_compat.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    refused(done, 3, "pip install 'vllm-ray-compat[cli]'")
+    script = (
+        "import sys; sys.argv = {argv!r}; sys.modules['typer'] = sys.modules['rich'] = None;"
+        "sys.modules['pydantic'] = None; from vllm_ray_compat.cli import main; main()"
+    )
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        code = script.format(argv=["x", *argv])
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    refused(run("parity", "run"), 3, "pip install 'vllm-ray-compat[cli]'")
+    assert run("status").returncode == 0
+    assert run("schedule", "--json").returncode == 0
 
 
 def test_a_release_without_the_executor(fake_vllm: Callable, tmp_path: Path) -> None:
