@@ -17,7 +17,10 @@ from types import FrameType
 from vllm_ray_compat.names import FLAG_NAME, LOGGER_NAME
 
 #: Frames of these packages are not the user's: a warning points past them.
-_NOT_THE_USER = ("vllm", "vllm_ray_compat", "pydantic", "dataclasses", "contextlib", "importlib")
+_NOT_THE_USER = (
+    *("vllm", "vllm_ray_compat", "pydantic", "dataclasses", "contextlib", "importlib"),
+    *("asyncio", "uvloop", "concurrent", "threading"),
+)
 
 
 class RaycompatWarning(FutureWarning):
@@ -68,24 +71,35 @@ _issued: set[tuple[type[Warning], str]] = set()
 def issue(found: Iterable[RaycompatWarning]) -> None:
     """Issue each warning once a process, through ``warnings`` and through vLLM's logger.
 
-    The location is the user's line: the first frame outside vLLM and this package, where there
-    is one (in ``vllm serve`` there is none and it is the console script).
+    The location is the user's line: the first frame outside vLLM, this package and what they
+    run on (in ``vllm serve`` there is none, and it is the console script).
+
+    Raises:
+        RaycompatWarning: the first one that the caller's filters make an error, after all were
+            issued; it counts as not issued, so that the next attempt meets it again.
     """
+    errors: list[RaycompatWarning] = []
     for warning in found:
         key = (type(warning), str(warning))
         if key in _issued:
             continue
-        _issued.add(key)
         if "vllm.logger" in sys.modules:
             logging.getLogger(LOGGER_NAME).warning("%s: %s", type(warning).__name__, warning)
         frame = users_frame()
-        warnings.warn_explicit(
-            warning,
-            category=type(warning),
-            filename=frame.f_code.co_filename,
-            lineno=frame.f_lineno,
-            module=frame.f_globals.get("__name__", "__main__"),
-        )
+        try:
+            warnings.warn_explicit(
+                warning,
+                category=type(warning),
+                filename=frame.f_code.co_filename,
+                lineno=frame.f_lineno,
+                module=frame.f_globals.get("__name__", "__main__"),
+            )
+        except RaycompatWarning as error:
+            errors.append(error)
+        else:
+            _issued.add(key)
+    if errors:
+        raise errors[0]
 
 
 def forget() -> None:

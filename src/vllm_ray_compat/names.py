@@ -10,11 +10,13 @@ FLAG_NAME = "VLLM_USE_RAY_V2_EXECUTOR_BACKEND"
 #: deliberately outside the prefix that users set.
 INVALID_FLAG_NAME = "_VLLM_RAY_COMPAT_INVALID_FLAG"
 
+#: This package in vLLM's allow-list of plugins (VLLM_PLUGINS), for both of its entry points.
+PLUGIN_NAME = "vllm_ray_compat"
+
 #: The prefix of this package's settings.
 PREFIX = "RAYCOMPAT_"
 
-#: A child of vLLM's own logger, so that its handler, level and format apply. Its parents have
-#: no handler unless vLLM configures them, so nothing is printed outside a vLLM process.
+#: A child of vLLM's own logger, so that its handler, level and format apply.
 LOGGER_NAME = "vllm.plugins.vllm_ray_compat"
 
 #: The module whose ``Executor.get_class`` is routed.

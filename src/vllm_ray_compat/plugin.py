@@ -13,33 +13,57 @@ auto-selected ``"ray"`` break.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
 from collections.abc import Callable
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from vllm_ray_compat.after_import import AfterImport
 from vllm_ray_compat.names import ABSTRACT_MODULE, FLAG_NAME, INVALID_FLAG_NAME, LOGGER_NAME
 
-_logger = logging.getLogger(LOGGER_NAME)
+if TYPE_CHECKING:
+    from vllm_ray_compat.selector import Decision
 
 #: vLLM modules whose calling of the plugin loader marks a process that is not the driver.
 _NOT_DRIVER = ("vllm.v1.worker", "vllm.v1.engine.core", "vllm.model_executor.models.registry")
+
+
+class _Patch:
+    """One patched ``Executor`` class. Stays switchable when others have wrapped it meanwhile."""
+
+    def __init__(self, executor_class: type) -> None:
+        self.executor_class = executor_class
+        self.active = True
+        self._original = executor_class.__dict__["get_class"]
+        vllms_own: Callable[[Any], type] = self._original.__get__(None, executor_class)
+
+        def get_class(vllm_config: Any) -> type:
+            """Choose the executor class; routed by vllm_ray_compat for the literal ``"ray"``."""
+            backend = vllm_config.parallel_config.distributed_executor_backend
+            if not (self.active and isinstance(backend, str) and backend == "ray"):
+                return vllms_own(vllm_config)
+            decision = _decide()
+            return vllms_own(vllm_config) if decision is None else _follow(decision)
+
+        self._ours = staticmethod(get_class)
+        setattr(executor_class, "get_class", self._ours)  # noqa: B010 (mypy)
+
+    def undo(self) -> None:
+        """Let vLLM choose again; the attribute is restored unless somebody wrapped it since."""
+        self.active = False
+        if self.executor_class.__dict__.get("get_class") is self._ours:
+            setattr(self.executor_class, "get_class", self._original)  # noqa: B010 (mypy)
 
 
 class _State:
     """What was changed in this process, so that it can be undone."""
 
     def __init__(self) -> None:
-        self.original: staticmethod[..., Any] | None = None
-        self.executor_class: type | None = None
-        self.hook: _AfterImport | None = None
+        self.patch: _Patch | None = None
+        self.hook: AfterImport | None = None
         self.undo: list[Callable[[], None]] = []
-        self.installed = False
         self.is_driver = True
 
 
@@ -51,13 +75,14 @@ def register() -> None:
     try:
         if os.environ.get("RAYCOMPAT_DISABLE", "").strip() == "1":
             return
-        if not _state.installed:
-            _state.is_driver = _called_by_the_driver()
+        _state.is_driver = _called_by_the_driver()
         install()
     except Exception:
-        _logger.exception(
+        _say(
+            logging.ERROR,
             "vllm_ray_compat could not install itself; vLLM chooses the Ray executor on its own. "
-            "Please report this."
+            "Please report this.",
+            exc_info=True,
         )
 
 
@@ -67,28 +92,25 @@ def install() -> None:
     Framework authors who build a ``VllmConfig`` without ``EngineArgs`` call this first: vLLM
     loads plugins too late for them.
     """
-    if _state.installed:
-        return
-    _state.installed = True
     _normalise_flag()
-    if FLAG_NAME in os.environ:
-        from vllm_ray_compat.vllm_api import make_variable_known
-
-        _state.undo.append(make_variable_known(FLAG_NAME))
+    _make_flag_known()
     module = sys.modules.get(ABSTRACT_MODULE)
-    if module is not None and hasattr(module, "Executor"):
-        _patch(module)
-    else:
-        _state.hook = _AfterImport(ABSTRACT_MODULE, _patch)
-        sys.meta_path.insert(0, _state.hook)
+    executor_class = getattr(module, "Executor", None)
+    if executor_class is not None:
+        # Another class than before: the module was reloaded.
+        if _state.patch is None or _state.patch.executor_class is not executor_class:
+            _state.patch = _Patch(executor_class)
+    elif _state.hook is None:
+        _state.hook = AfterImport(ABSTRACT_MODULE, _imported)
+        _state.hook.insert()
 
 
 def uninstall() -> None:
     """Take everything back that :func:`install` changed in this process. Idempotent."""
     if _state.hook is not None:
         _state.hook.remove()
-    if _state.executor_class is not None and _state.original is not None:
-        setattr(_state.executor_class, "get_class", _state.original)  # noqa: B010 (mypy)
+    if _state.patch is not None:
+        _state.patch.undo()
     for undo in reversed(_state.undo):
         undo()
     if (deprecations := sys.modules.get("vllm_ray_compat.deprecations")) is not None:
@@ -96,47 +118,67 @@ def uninstall() -> None:
     _state.__init__()  # type: ignore[misc]
 
 
-def _patch(module: ModuleType) -> None:
-    executor_class = module.Executor
-    original = executor_class.__dict__["get_class"]
-    _state.executor_class, _state.original = executor_class, original
-
-    def get_class(vllm_config: Any) -> type:
-        """Choose the executor class; routed by vllm_ray_compat for the literal ``"ray"``."""
-        vllms_own: Callable[[Any], type] = original.__get__(None, executor_class)
-        backend = vllm_config.parallel_config.distributed_executor_backend
-        if not (isinstance(backend, str) and backend == "ray"):
-            return vllms_own(vllm_config)
-        from vllm_ray_compat.deprecations import RaycompatWarning
-        from vllm_ray_compat.errors import RaycompatError
-
-        try:
-            return _route()
-        except (RaycompatError, RaycompatWarning):
-            raise  # meant for the caller: a refusal, or a warning that filters made an error
-        except Exception:
-            _logger.exception(
-                "vllm_ray_compat failed to route distributed_executor_backend='ray'; vLLM "
-                "chooses on its own. Please report this."
-            )
-            return vllms_own(vllm_config)
-
-    executor_class.get_class = staticmethod(get_class)
+def _imported(module: ModuleType) -> None:
+    """Patch the module that was just imported; on failure leave everything as it was."""
+    try:
+        _state.patch = _Patch(module.Executor)
+        _make_flag_known()
+    except Exception:
+        uninstall()
+        _say(
+            logging.ERROR,
+            f"vllm_ray_compat could not patch {ABSTRACT_MODULE}; vLLM is unchanged. Please report "
+            "this.",
+            exc_info=True,
+        )
 
 
-def _route() -> type:
-    from vllm_ray_compat import deprecations, selector
+def _decide() -> Decision | None:
+    """Return the decision, or None when it could not be made and vLLM has to choose.
+
+    Raises:
+        RaycompatError: the decision is a refusal, meant for the caller.
+    """
+    from vllm_ray_compat.errors import RaycompatError
+    from vllm_ray_compat.selector import select
+    from vllm_ray_compat.vllm_api import VllmNotFoundError
+
+    try:
+        return select()
+    except VllmNotFoundError:
+        pass  # it runs, so it is there: in a form this package cannot read
+    except RaycompatError:
+        raise
+    except Exception:
+        _say(logging.ERROR, "vllm_ray_compat failed; please report this.", exc_info=True)
+    _say(
+        logging.WARNING,
+        "vllm_ray_compat cannot decide which Ray executor to run here: vLLM chooses on its own.",
+    )
+    return None
+
+
+def _follow(decision: Decision) -> type:
+    """Return the class of a decision, and say once what has to be said.
+
+    Raises:
+        StrictModeError: warnings are errors.
+        ExecutorMissingError: the class is nowhere.
+        ImportError: it does not import. vLLM does not choose then: it might choose the other.
+        RaycompatWarning: the caller's filters made a warning an error.
+    """
+    from vllm_ray_compat import deprecations
     from vllm_ray_compat.executors import catalog
-    from vllm_ray_compat.executors.environment import propagate_settings
+    from vllm_ray_compat.executors.environment import settings_for_workers
 
-    decision = selector.select()
     decision.enforce()
     executor = catalog.load(decision)
     if _state.is_driver:
-        propagate_settings()
-        deprecations.issue(decision.warnings)
+        for name, value in settings_for_workers().items():
+            _set_variable(name, value)
         if not _inside_config():
-            _logger.info("%s", decision.one_line())
+            _say(logging.INFO, decision.one_line())
+        deprecations.issue(decision.warnings)
     return executor
 
 
@@ -168,88 +210,57 @@ def _normalise_flag() -> None:
 
     A valid value is written back without white space. An invalid one is set aside, because
     vLLM evaluates it in every process and for every backend: with ``mp`` it must do no harm, and
-    with ``"ray"`` :func:`_route` raises our error.
+    with ``"ray"`` :func:`_decide` raises our error.
     """
     raw = os.environ.get(FLAG_NAME)
     if raw is None or raw in ("0", "1"):
         return
     from vllm_ray_compat.flag import InvalidFlagError, parse_flag
 
-    def restore() -> None:
-        os.environ.pop(INVALID_FLAG_NAME, None)
-        os.environ[FLAG_NAME] = raw
-
-    _state.undo.append(restore)
     try:
         parse_flag(raw, f"environment variable {FLAG_NAME}")
     except InvalidFlagError as error:
-        del os.environ[FLAG_NAME]
-        os.environ[INVALID_FLAG_NAME] = raw
+        _set_variable(FLAG_NAME, None)
+        _set_variable(INVALID_FLAG_NAME, raw)
         if _state.is_driver:
-            _logger.warning("%s It matters only for distributed_executor_backend='ray'.", error)
+            _say(
+                logging.WARNING,
+                f"{error} It matters only for distributed_executor_backend='ray'.",
+            )
     else:
-        os.environ[FLAG_NAME] = raw.strip()
+        _set_variable(FLAG_NAME, raw.strip())
 
 
-class _AfterImport(MetaPathFinder):
-    """Call a function once, right after a module was imported by somebody else.
+def _make_flag_known() -> None:
+    """Register the flag with a vLLM that does not know it; again whenever vLLM may be there now."""
+    if FLAG_NAME in os.environ and "vllm.envs" in sys.modules:
+        from vllm_ray_compat.vllm_api import make_variable_known
 
-    The plugin must not import vLLM's modules itself: in the model registry's subprocess the
-    executor is never imported, and there the import would be a second of pure loss.
-    """
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._then = then
-        self._busy = False
-
-    def remove(self) -> None:
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)
-
-    def find_spec(
-        self, fullname: str, path: Any = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name or self._busy:
-            return None
-        self._busy = True
-        try:
-            for finder in sys.meta_path:
-                if finder is self:
-                    continue
-                spec = finder.find_spec(fullname, path, target)
-                if spec is not None and spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self._done)
-                    return spec
-            return None
-        finally:
-            self._busy = False
-
-    def _done(self, module: ModuleType) -> None:
-        self.remove()
-        try:
-            self._then(module)
-        except Exception:
-            _logger.exception("vllm_ray_compat could not patch %s; vLLM is unchanged", self._name)
+        _state.undo.append(make_variable_known(FLAG_NAME))
 
 
-class _Loader(Loader):
-    """The real loader, with a function called after it; everything else passes through."""
+def _set_variable(name: str, value: str | None) -> None:
+    """Set (or with None remove) a variable; undone unless somebody has changed it meanwhile."""
+    before = os.environ.get(name)
 
-    def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._then = then
+    def put(text: str | None) -> None:
+        if text is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = text
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        created: ModuleType | None = self._loader.create_module(spec)
-        return created
+    def undo() -> None:
+        if os.environ.get(name) == value:
+            put(before)
 
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._then(module)
+    put(value)
+    _state.undo.append(undo)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+
+def _say(level: int, text: str, *, exc_info: bool = False) -> None:
+    """Log *text*; a logging set-up that raises must not take vLLM down with it."""
+    try:
+        logging.getLogger(LOGGER_NAME).log(level, "%s", text, exc_info=exc_info)
+    except Exception as error:
+        if sys.stderr is not None:
+            sys.stderr.write(f"{text} (Logging it failed: {error!r})\n")

@@ -146,24 +146,44 @@ class UnknownReleaseError(UsageError):
 
 
 def parse_release(text: str) -> Version:
-    """Parse the name of a vLLM release.
+    """Parse the name of a vLLM release: ``0.24.0``, the shorter ``0.24``, or a build of one.
 
     Raises:
-        UnknownReleaseError: not a version, or older than the first row of the schedule.
+        UnknownReleaseError: not a version, older than the first row of the schedule, or one that
+            was never released.
     """
-    span = f"{RELEASES[0]} to {RELEASES[-1]}, or newer"
+    known = f"Known: {RELEASES[0]} to {RELEASES[-1]}, or newer."
     try:
         version = Version(text)
     except InvalidVersion:
         raise UnknownReleaseError(
-            f"{text!r} is not a vLLM release.{suggestion(text, RELEASES)} Known: {span}."
+            f"{text!r} is not a vLLM release.{suggestion(text, RELEASES)} {known}"
         ) from None
-    if Version(version.base_version) < SCHEDULE[0].since:
+    base = Version(version.base_version)
+    if version.epoch or base < SCHEDULE[0].since:
         raise UnknownReleaseError(
             f"vLLM {text} is older than {RELEASES[0]}, the oldest release this schedule covers."
-            f"{suggestion(text, RELEASES)} Known: {span}."
+            f"{suggestion(text, RELEASES)} {known}"
+        )
+    if not is_beyond(version) and not any(base in (r, _line(r)) for r in map(Version, RELEASES)):
+        raise UnknownReleaseError(
+            f"There is no vLLM release {text}.{suggestion(base.public, RELEASES)} {known}"
         )
     return version
+
+
+def _line(release: Version) -> Version:
+    """Return the line of a release: 0.20 for 0.20.2."""
+    return Version(f"{release.major}.{release.minor}")
+
+
+def row_for_ships(ships: frozenset[Backend]) -> Row:
+    """Return the latest row that ships exactly *ships*, for a vLLM that names no release.
+
+    Without such a row (neither executor is there), the last one.
+    """
+    fits = [row for row in SCHEDULE if row.ships == ships]
+    return fits[-1] if fits else SCHEDULE[-1]
 
 
 def row_for(release: Version) -> Row:
@@ -185,9 +205,9 @@ def is_beyond(release: Version) -> bool:
     return Version(release.base_version) > Version(RELEASES[-1])
 
 
-def next_row(release: Version) -> Row | None:
-    """Return the row that follows the one of *release*, or None in the last phase."""
-    following = row_for(release).phase + 1
+def next_row(row: Row) -> Row | None:
+    """Return the row that follows *row*, or None after the last phase."""
+    following = row.phase + 1
     return SCHEDULE[following] if following < len(SCHEDULE) else None
 
 

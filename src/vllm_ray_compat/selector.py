@@ -70,6 +70,8 @@ class Decision:
         notes: what to know that needs no action now.
         warnings: what needs action; errors under ``RAYCOMPAT_STRICT=1``.
         strict: whether they are.
+        next_change: the next release that changes something, and what; None in the last phase.
+        routed: whether this package routes at all; false when it is disabled or not allowed.
     """
 
     backend: Backend
@@ -83,15 +85,8 @@ class Decision:
     notes: tuple[str, ...] = ()
     warnings: tuple[deprecations.RaycompatWarning, ...] = ()
     strict: bool = False
-
-    @property
-    def next_change(self) -> dict[str, str] | None:
-        """The next release that changes something, and what; None in the last phase."""
-        row = schedule.next_row(Version(self.vllm))
-        if row is None:
-            return None
-        here = schedule.row_for(Version(self.vllm))
-        return {"release": str(row.since), "what": _describe_change(here, row)}
+    next_change: Mapping[str, str] | None = None
+    routed: bool = True
 
     def enforce(self) -> None:
         """Raise what ``RAYCOMPAT_STRICT=1`` makes an error.
@@ -131,8 +126,9 @@ class Decision:
                 for warning in self.warnings
             ],
             "repairs": [],
-            "next_change": self.next_change,
+            "next_change": dict(self.next_change) if self.next_change else None,
             "strict": self.strict,
+            "routed": self.routed,
         }
 
 
@@ -168,7 +164,8 @@ def select(
     Raises:
         InvalidFlagError: the flag is neither 0, 1 nor unset.
         SettingsError: a ``RAYCOMPAT_*`` variable has a value that is not accepted.
-        UnknownReleaseError: *vllm* names no release the schedule covers.
+        UnknownReleaseError: *vllm* is a text that names no release the schedule covers. (An
+            installation that is no known release is judged by what it ships.)
         VllmNotFoundError: *vllm* is None and no vLLM is installed.
     """
     if settings is None:
@@ -177,65 +174,107 @@ def select(
         flag = read_flag(environ)
     if vllm is None:
         vllm = find_vllm()
+    notes: list[str] = []
     if isinstance(vllm, Installation):
-        release = schedule.parse_release(vllm.version)
-        ships = vllm.ships
-        origin = f"the installed vLLM {vllm.version}"
+        row = _row_of(vllm, notes)
+        version, ships, origin = vllm.version, vllm.ships, f"the installed vLLM {vllm.version}"
     else:
         release = schedule.parse_release(vllm)
-        ships = None
-        origin = f"vLLM {vllm}, named by the caller"
-    return _decide(release, ships, origin, flag, settings)
+        _note_newer(release, notes)
+        row = schedule.row_for(release)
+        version, ships, origin = str(release), row.ships, f"vLLM {vllm}, named by the caller"
+    return _decide(version, row, ships, origin, flag, settings, notes)
 
 
-def _decide(
-    release: Version,
-    probed: frozenset[Backend] | None,
-    origin: str,
-    flag: Flag,
-    settings: Settings,
-) -> Decision:
+def _row_of(vllm: Installation, notes: list[str]) -> schedule.Row:
+    """Return the row of an installation; of one that is no known release, by what it ships.
+
+    A plugin that refused to know a nightly, a fork or a source tree would take down a vLLM that
+    starts without it.
+    """
+    try:
+        release = schedule.parse_release(vllm.version)
+    except schedule.UnknownReleaseError as error:
+        row = schedule.row_for_ships(vllm.ships)
+        notes.append(
+            f"{error} It ships {_names(vllm.ships)}: it is treated as phase {int(row.phase)}."
+        )
+        return row
+    _note_newer(release, notes)
     row = schedule.row_for(release)
-    ships = row.ships if probed is None else probed
-    reasons: list[str] = []
-    notes: list[str] = []
-    warnings: list[deprecations.RaycompatWarning] = []
+    if vllm.ships != row.ships:
+        notes.append(
+            f"The installed vLLM {vllm.version} ships {_names(vllm.ships)} where the schedule "
+            f"says {_names(row.ships)}: what is on disk is used."
+        )
+    return row
 
+
+def _note_newer(release: Version, notes: list[str]) -> None:
     if schedule.is_beyond(release):
         notes.append(
             f"vLLM {release} is newer than {schedule.RELEASES[-1]}, the newest release the "
             "schedule was measured on: its last row is used."
         )
-    if probed is not None and probed != row.ships:
-        notes.append(
-            f"{origin} ships {_names(probed)} where the schedule says {_names(row.ships)}: what "
-            "is on disk is used."
-        )
-    if settings.phase is None:
-        policy_row, policy = row, origin
-    else:
-        policy_row, policy = schedule.row_for_phase(settings.phase), settings.phase_source
 
-    backend = _choose(policy_row, flag, settings, reasons, notes, warnings)
-    provider = PROVIDER_VLLM if backend in ships else PROVIDER_COMPAT
-    table = schedule.VLLM_EXECUTORS if backend in ships else schedule.COMPAT_EXECUTORS
-    if provider == PROVIDER_COMPAT:
-        reasons.append(f"vLLM {release} does not ship {backend.value}: this package provides it")
-    for name in settings.unknown:
-        warnings.append(deprecations.UnknownSettingWarning(describe_unknown(name)))
+
+def _decide(
+    version: str,
+    row: schedule.Row,
+    ships: frozenset[Backend],
+    origin: str,
+    flag: Flag,
+    settings: Settings,
+    notes: list[str],
+) -> Decision:
+    reasons: list[str] = []
+    warnings: list[deprecations.RaycompatWarning] = []
+    policy_row, policy = row, origin
+    if settings.inactive is not None:
+        reasons.append(f"{settings.inactive}: vLLM decides on its own")
+        backend = _vllms_own(row, ships, flag, reasons)
+        ships = ships | {backend}  # vLLM has no other way than its own
+    else:
+        if settings.phase is not None:
+            policy_row, policy = schedule.row_for_phase(settings.phase), settings.phase_source
+        backend = _choose(policy_row, flag, settings, reasons, notes, warnings)
+        for name in settings.unknown:
+            warnings.append(deprecations.UnknownSettingWarning(describe_unknown(name)))
+    shipped = backend in ships
+    if not shipped:
+        reasons.append(f"vLLM {version} does not ship {backend.value}: this package provides it")
+    after = schedule.next_row(row)
     return Decision(
         backend=backend,
-        executor=table[backend],
-        provider=provider,
+        executor=(schedule.VLLM_EXECUTORS if shipped else schedule.COMPAT_EXECUTORS)[backend],
+        provider=PROVIDER_VLLM if shipped else PROVIDER_COMPAT,
         phase=policy_row.phase,
         policy=policy,
         flag=flag,
-        vllm=str(release),
+        vllm=version,
         reasons=tuple(reasons),
         notes=tuple(notes),
         warnings=tuple(warnings),
-        strict=settings.strict,
+        strict=settings.strict and settings.inactive is None,
+        next_change=(
+            {"release": str(after.since), "what": _describe_change(row, after)} if after else None
+        ),
+        routed=settings.inactive is None,
     )
+
+
+def _vllms_own(
+    row: schedule.Row, ships: frozenset[Backend], flag: Flag, reasons: list[str]
+) -> Backend:
+    """Return what vLLM takes without this package: it reads the flag only where it ships both."""
+    if len(ships) == 1:
+        (only,) = ships
+        reasons.append(f"it ships {only.value} only")
+        return only
+    by_flag = {FlagValue.ON: Backend.V2, FlagValue.OFF: Backend.LEGACY}
+    backend = by_flag.get(flag.value, row.default)
+    reasons.append(f"it ships both, and the flag is {flag.value.value}: {backend.value}")
+    return backend
 
 
 def _choose(

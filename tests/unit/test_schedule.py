@@ -54,10 +54,20 @@ def test_removal() -> None:
 
 
 def test_next_row() -> None:
-    following = schedule.next_row(Version("0.19.1"))
-    assert following is not None
-    assert following.phase is Phase.OFF_BY_DEFAULT
-    assert schedule.next_row(Version("0.33.0")) is None
+    assert [schedule.next_row(row) for row in SCHEDULE] == [*SCHEDULE[1:], None]
+
+
+@pytest.mark.parametrize(
+    ("ships", "phase"),
+    [({Backend.LEGACY}, 0), (set(Backend), 2), ({Backend.V2}, 3), (set(), 3)],
+)
+def test_the_row_of_a_vllm_without_a_release(ships: set[Backend], phase: int) -> None:
+    assert schedule.row_for_ships(frozenset(ships)).phase == phase
+
+
+@pytest.mark.parametrize("text", ["0.24.0", "0.24", "0.24.0+acme", "0.24.0.dev3", "0.33.1", "1.0"])
+def test_known_release(text: str) -> None:
+    assert schedule.parse_release(text)
 
 
 def test_beyond() -> None:
@@ -72,6 +82,9 @@ def test_beyond() -> None:
         ("latest", "Known: 0.15.0"),
         ("0.14.1", "older than 0.15.0"),
         ("", "Known"),
+        ("0.25.99", "There is no vLLM release 0.25.99"),
+        ("0.20.7", "There is no vLLM release"),
+        ("1!0.24.0", "older than"),
     ],
 )
 def test_unknown_release(text: str, hint: str) -> None:

@@ -190,3 +190,36 @@ def test_the_line_for_the_log_says_it_all() -> None:
     line = select("0.32.0", flag=OFF, settings=Settings()).one_line()
     for part in ("legacy", VLLM_LEGACY, "provider vllm", "phase 2", "flag off (test)"):
         assert part in line
+
+
+@pytest.mark.parametrize(
+    ("environ", "why"),
+    [
+        ({"RAYCOMPAT_DISABLE": "1"}, "RAYCOMPAT_DISABLE=1"),
+        ({"VLLM_PLUGINS": "other"}, "VLLM_PLUGINS does not allow vllm_ray_compat"),
+        ({"VLLM_PLUGINS": ""}, "VLLM_PLUGINS does not allow vllm_ray_compat"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("release", "flag", "executor"),
+    [
+        ("0.19.1", "1", VLLM_LEGACY),
+        ("0.20.2", None, VLLM_LEGACY),
+        ("0.20.2", "1", VLLM_V2),
+        ("0.32.0", None, VLLM_V2),
+        ("0.32.0", "0", VLLM_LEGACY),
+        ("0.33.0", "0", VLLM_V2),
+    ],
+)
+def test_without_us_the_decision_is_vllms(
+    environ: dict[str, str], why: str, release: str, flag: str | None, executor: str
+) -> None:
+    more = {"RAYCOMPAT_PHASE": "1", "RAYCOMPAT_STRICT": "1", "RAYCOMPAT_RESTORE_LEGACY": "1"}
+    decision = select(release, environ={**environ, **more, **({FLAG_NAME: flag} if flag else {})})
+    assert (decision.executor, decision.routed, decision.warnings) == (executor, False, ())
+    assert why in decision.reasons[0]
+    decision.enforce()
+
+
+def test_our_name_in_the_allow_list_is_enough() -> None:
+    assert select("0.32.0", environ={"VLLM_PLUGINS": "a,vllm_ray_compat"}).routed

@@ -5,10 +5,11 @@ The engine tests do the same to real engines; here each way to fail takes a seco
 
 from __future__ import annotations
 
+import mmap
 import os
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity.arm import ArmSpec
+from vllm_ray_compat.parity.cluster import ClusterError, RayCluster
 from vllm_ray_compat.parity.ownership import Segments, mapped_segments, session_members
 from vllm_ray_compat.parity.supervise import ArmOutcome, run_arm
 from vllm_ray_compat.parity.workloads import load_suite
@@ -72,7 +74,7 @@ def test_an_engine_that_does_not_start_shows_the_root_cause(run: Run) -> None:
 
 def test_a_crash_names_the_signal(run: Run) -> None:
     outcome, _ = run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert outcome.failure == "crash: killed by SIGKILL"
+    assert outcome.failure == "crash: killed by SIGKILL before the end of the suite"
 
 
 def test_an_exit_before_the_end_is_a_crash(run: Run) -> None:
@@ -107,30 +109,79 @@ def test_nothing_is_left_when_an_arm_dies_without_cleaning_up(run: Run, tmp_path
         """
     )
     name, pid = (tmp_path / "name").read_text(), int((tmp_path / "pid").read_text())
-    assert outcome.failure == "crash: killed by SIGKILL"
+    assert outcome.failure == "crash: killed by SIGKILL before the end of the suite"
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     assert not Path("/dev/shm", name).exists()
     assert outcome.left == []
 
 
-def test_a_segment_that_others_use_is_left_alone(tmp_path: Path) -> None:
-    import mmap
-
+@pytest.fixture
+def segment() -> Iterator[Path]:
     path = Path("/dev/shm") / f"raycompat-test-{os.getpid()}"
-    path.write_bytes(b"\0" * 4096)
-    try:
-        with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
-            assert str(path) in mapped_segments(os.getpid())
-            segments = Segments()
-            segments.note([psutil.Process()])
-            # this very process still maps it
-            left = segments.free(wait_s=0.3)
-            assert str(path) in left
-            assert path.exists()
-        segments.free(wait_s=0.3)
-        assert not path.exists()
-    finally:
-        path.unlink(missing_ok=True)
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_a_segment_that_others_use_is_left_alone(segment: Path) -> None:
+    segments = Segments()
+    segment.write_bytes(b"\0" * 4096)
+    with segment.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        assert str(segment) in mapped_segments(os.getpid())
+        segments.note([psutil.Process()])
+        assert segments.free(wait_s=0.3) == [str(segment)]  # this very process maps it
+        assert segment.exists()
+    assert segments.free(wait_s=0.3) == []
+    assert not segment.exists()
+
+
+def test_what_was_there_before_is_not_ours(segment: Path) -> None:
+    segment.write_bytes(b"\0" * 4096)
+    segments = Segments()
+    with segment.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        segments.note([psutil.Process()])
+    assert segments.free(wait_s=0.3) == []
+    assert segment.exists()
+
+
+def test_only_files_directly_in_shared_memory_count(tmp_path: Path) -> None:
+    deep = tmp_path / "dev" / "shm" / "psm_x"
+    deep.parent.mkdir(parents=True)
+    deep.write_bytes(b"\0" * 4096)
+    with deep.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        assert not [path for path in mapped_segments(os.getpid()) if "psm_x" in path]
+
+
+def test_a_long_log_is_read_from_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    with log.open("wb") as file:
+        file.truncate(2**30)  # sparse
+        file.seek(0, 2)
+        file.write(b"\nlast line\n")
+    outcome = ArmOutcome(ArmSpec.model_construct(), log)
+    assert outcome.log_tail(1) == ["last line"]
+
+
+def test_children_of_a_ray_that_failed_to_start_are_found(
+    fake_vllm: Callable, tmp_path: Path
+) -> None:
+    """``ray start`` leaves a child behind and exits; it is found by session, its parent is gone."""
+    fake = fake_vllm()
+    (fake.root / "ray" / "scripts").mkdir(parents=True)
+    for name in ("__init__.py", "scripts/__init__.py"):
+        (fake.root / "ray" / name).touch()
+    pid = tmp_path / "pid"
+    (fake.root / "ray" / "scripts" / "scripts.py").write_text(
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(pid)!r}, 'w').write(str(child.pid))\n"
+        "print('ValueError: port taken')\nsys.exit(1)\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(fake.root)}
+    cluster = RayCluster(2, environ, tmp_path / "ray.log", fake_devices=True)
+    with pytest.raises(ClusterError, match="ended with exit code 1.*port taken"), cluster:
+        pass
+    child = int(pid.read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
 def test_session_members_and_the_dead() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
+import sys
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
 _ENGINE_CORES = ("inproc", "process")
 
 
-class _TerminatedError(BaseException):
-    """SIGTERM arrived: unwind like Ctrl-C, so that everything started is stopped."""
-
-
 def run(
     model: Annotated[
         str, typer.Option(help="'tiny', a folder, or a model in the local Hugging Face cache.")
@@ -31,7 +26,10 @@ def run(
         typer.Option(help="tpN, ppN or tpNppN; repeatable. Default: tp2 and pp2."),
     ] = None,
     reference: Annotated[str, typer.Option(help="legacy, v2 or mp.")] = "legacy",
-    candidate: Annotated[str, typer.Option(help="legacy, v2 or mp.")] = "v2",
+    candidate: Annotated[
+        str | None,
+        typer.Option(help="legacy, v2 or mp. Default: v2, or legacy when the reference is v2."),
+    ] = None,
     also: Annotated[list[str] | None, typer.Option(help="A further candidate; repeatable.")] = None,
     suite: Annotated[str, typer.Option(help="The suite of workloads.")] = "smoke",
     report_dir: Annotated[
@@ -69,10 +67,9 @@ def run(
     exactly. Exits 0 when the verdict is PASS, 1 when it is not, 2 for wrong usage, 3 when this
     environment cannot run it.
     """
-    from rich.console import Console
-
     from vllm_ray_compat.parity import runner
-    from vllm_ray_compat.parity.progress import Display
+    from vllm_ray_compat.parity.interrupt import InterruptedRunError, StopRequest
+    from vllm_ray_compat.parity.progress import Display, PipeConsole
     from vllm_ray_compat.parity.report.console import print_report
 
     if engine_core not in _ENGINE_CORES:
@@ -82,7 +79,7 @@ def run(
             model=model,
             topologies=tuple(topology or ("tp2", "pp2")),
             reference=reference,
-            candidates=(candidate, *(also or ())),
+            candidates=(candidate or _other_than(reference), *(also or ())),
             suite=suite,
             report_dir=report_dir,
             ray_address=ray_address,
@@ -92,27 +89,37 @@ def run(
             engine_args=runner.parse_engine_args(engine_arg or ()),
         )
     )
-    signal.signal(signal.SIGTERM, _terminate)
-    errors = Console(stderr=True)
+    # Off a terminal plain lines, whatever FORCE_COLOR says; on one that cannot move, too.
+    live = sys.stderr.isatty()
+    errors = PipeConsole(stderr=True, force_terminal=live, no_color=not live)
+    for remark in checked.remarks:
+        errors.print(f"Warning: {remark}", markup=False, soft_wrap=True)
     try:
-        with Display(errors, checked.steps) as display:
-            report = runner.run(checked, display)
-    except (KeyboardInterrupt, _TerminatedError) as error:
+        with StopRequest() as stop, Display(errors, checked.steps) as display:
+            report = runner.run(checked, display, stop=stop)
+    except InterruptedRunError as error:
         errors.print(
             f"Interrupted: every process of this run was ended; what it wrote is in {report_dir}.",
             markup=False,
+            soft_wrap=True,
         )
-        stopped_by = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
-        raise typer.Exit(128 + stopped_by) from None
+        raise typer.Exit(128 + error.signum) from None
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=120)
+        console = (
+            PipeConsole()
+            if sys.stdout.isatty()
+            else PipeConsole(width=120, force_terminal=False, no_color=True)
+        )
         print_report(report, console)
-        console.print(f"Report: {report_dir / 'report.json'}", markup=False, highlight=False)
+        path = report_dir / "report.json"
+        console.print(f"Report: {path}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(exit_code(report))
+
+
+def _other_than(reference: str) -> str:
+    return "legacy" if reference == "v2" else "v2"
 
 
 def exit_code(report: Report) -> int:
@@ -120,7 +127,3 @@ def exit_code(report: Report) -> int:
     if report.environment_failure:
         return EXIT_ENVIRONMENT
     return EXIT_HOLDS if report.verdict == "pass" else EXIT_DIFFERENCE
-
-
-def _terminate(_signum: int, _frame: FrameType | None) -> None:
-    raise _TerminatedError

@@ -14,14 +14,15 @@ from vllm_ray_compat.names import PREFIX
 _EXTRA_PREFIXES = "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY"
 
 
-def propagate_settings() -> None:
-    """Add our prefix to the prefixes the legacy executor copies, keeping the operator's own.
+def settings_for_workers() -> dict[str, str]:
+    """Return the variables to set in the driver so that its workers get our settings.
 
-    Only where a ``RAYCOMPAT_*`` variable is set at all: otherwise there is nothing to copy and
-    the environment stays as it was.
+    The operator's own prefixes stay. Where no ``RAYCOMPAT_*`` variable is set there is nothing
+    to copy, and nothing to set.
     """
     if not any(name.startswith(PREFIX) for name in os.environ):
-        return
+        return {}
     prefixes = [p.strip() for p in os.environ.get(_EXTRA_PREFIXES, "").split(",") if p.strip()]
-    if PREFIX not in prefixes:
-        os.environ[_EXTRA_PREFIXES] = ",".join([*prefixes, PREFIX])
+    if PREFIX in prefixes:
+        return {}
+    return {_EXTRA_PREFIXES: ",".join([*prefixes, PREFIX])}

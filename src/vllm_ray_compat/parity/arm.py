@@ -34,6 +34,10 @@ _EXECUTOR_OF_ACTOR = {
 }
 
 
+#: How a completion ends that says something about the model.
+_ANSWERED = ("stop", "length")
+
+
 class ArmSpec(BaseModel):
     """Everything an arm is told; written by the runner, read by the arm."""
 
@@ -120,9 +124,11 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
     for workload in suite.workloads:
         out.phase("workload", workload.name)
         began = time.monotonic()
-        for result in run_workload(llm, workload):
+        results = run_workload(llm, workload)
+        for result in results:
             out.write(result)
         took[workload.name] = round(time.monotonic() - began, 3)
+        check_results(results)
 
     out.phase("shutdown")
     began = time.monotonic()
@@ -235,6 +241,25 @@ def run_workload(llm: Any, workload: Workload) -> list[cap.Result]:
         _result(workload.name, request.id, output)
         for request, output in zip(requests, outputs, strict=True)
     ]
+
+
+def check_results(results: list[cap.Result]) -> None:
+    """Check that every request was really answered: two engines that abort all agree, too.
+
+    Raises:
+        ArmFailedError: a completion is empty of meaning: aborted, or with logprobs that are nan.
+    """
+    for result in results:
+        for output in result.outputs:
+            if output.finish_reason not in _ANSWERED:
+                fault = f"ended with finish reason {output.finish_reason!r}"
+            elif output.cumulative_logprob == "nan":
+                fault = "has logprobs that are nan"
+            else:
+                continue
+            raise ArmFailedError(
+                "workload", f"workload {result.workload}, request {result.request} {fault}"
+            )
 
 
 def _result(workload: str, request: str, output: Any) -> cap.Result:

@@ -1,6 +1,7 @@
 """Captures: what an arm produced, as JSON Lines, one record a line, written as it happens.
 
-Records are flushed one by one, so a crash keeps what came before. Floats round-trip bit for bit
+Records are flushed one by one, so a crash keeps what came before (a line cut short is passed
+over). Floats round-trip bit for bit
 (JSON text of a Python float is exact); the values JSON has no text for are the strings ``nan``,
 ``inf`` and ``-inf``. No pickle.
 """
@@ -107,7 +108,7 @@ class Output(_Record):
 
 
 class Result(_Record):
-    """The answer to one request; exactly one of *outputs* and *error* says something."""
+    """The answer to one request."""
 
     kind: Literal["result"] = "result"
     workload: str
@@ -116,7 +117,6 @@ class Result(_Record):
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: Logprobs | None = None
     num_cached_tokens: int | None = None
-    error: str | None = None
 
 
 class Failure(_Record):
@@ -196,8 +196,12 @@ def parse_record(line: str, where: str) -> Record:
         raise CaptureError(f"{where}: not a record of {SCHEMA}: {place}: {first['msg']}.") from None
 
 
-def read_records(path: Path) -> Iterator[Record]:
+def read_records(path: Path, *, lenient_end: bool = False) -> Iterator[Record]:
     """Yield the records of a capture, one at a time.
+
+    Args:
+        path: the capture.
+        lenient_end: leave out a last line that was not written to its end (the arm was killed).
 
     Raises:
         CaptureError: the file cannot be read, does not begin with a header of a schema this
@@ -206,6 +210,8 @@ def read_records(path: Path) -> Iterator[Record]:
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
+                if lenient_end and not line.endswith("\n"):
+                    return
                 where = f"{path}:{number}"
                 if number == 1:
                     _check_schema(line, where)
@@ -237,14 +243,16 @@ class Capture(BaseModel):
     end: End | None = None
 
 
-def read_capture(path: Path) -> Capture:
+def read_capture(path: Path, *, lenient_end: bool = False) -> Capture:
     """Read a capture; an arm that stopped early has no ``end`` and perhaps a ``failure``.
 
     Raises:
-        CaptureError: see :func:`read_records`; also a file without any record.
+        CaptureError: see :func:`read_records`; also a file without any record, and two results
+            for one request.
     """
     capture: Capture | None = None
-    for record in read_records(path):
+    seen: set[tuple[str, str]] = set()
+    for number, record in enumerate(read_records(path, lenient_end=lenient_end), 1):
         if isinstance(record, Header):
             capture = Capture(header=record)
         elif capture is None:
@@ -252,6 +260,13 @@ def read_capture(path: Path) -> Capture:
         elif isinstance(record, Engine):
             capture.engine = record
         elif isinstance(record, Result):
+            key = (record.workload, record.request)
+            if key in seen:
+                raise CaptureError(
+                    f"{path}:{number}: a second result for workload {record.workload}, request "
+                    f"{record.request}; expected one."
+                )
+            seen.add(key)
             capture.results.append(record)
         elif isinstance(record, Failure):
             capture.failure = record

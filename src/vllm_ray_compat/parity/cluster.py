@@ -12,17 +12,18 @@ import secrets
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import psutil
 
 from vllm_ray_compat.errors import UnusableEnvironmentError
-from vllm_ray_compat.parity.ownership import descendants, kill_all
+from vllm_ray_compat.parity.interrupt import StopRequest
+from vllm_ray_compat.parity.ownership import descendants, kill_all, session_members, spawn
 
 _NODE_IP = re.compile(r"Local node IP: (\S+)")
 _STARTED = "Ray runtime started"
@@ -50,6 +51,7 @@ class RayCluster:
         log: Path,
         *,
         fake_devices: bool,
+        stop: StopRequest | None = None,
         start_timeout_s: float = 60.0,
     ) -> None:
         """Prepare a cluster.
@@ -60,12 +62,14 @@ class RayCluster:
                 they import it, so what selects the platform must be in here.
             log: where the output of ``ray start`` goes.
             fake_devices: declare *devices* GPUs that do not exist (CPU platform).
+            stop: asked while Ray starts.
             start_timeout_s: seconds until a start counts as failed.
         """
         self._devices = devices
         self._environ = dict(environ)
         self._log = log
         self._fake_devices = fake_devices
+        self._stop = stop or StopRequest()
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
@@ -106,8 +110,8 @@ class RayCluster:
         # Ray keeps sockets in here, and a socket's path may have 107 characters at most.
         self._folder = Path(tempfile.mkdtemp(prefix="raycompat-", dir="/tmp"))
         port = _free_port()
-        command = [
-            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        arguments = [
+            *("start", "--head", "--block"),
             f"--port={port}",
             f"--ray-client-server-port={_free_port()}",
             "--include-dashboard=false",
@@ -119,40 +123,37 @@ class RayCluster:
         environ = {**self._environ, **self.credentials, "RAY_USAGE_STATS_ENABLED": "0"}
         environ.pop("RAY_ADDRESS", None)
         if self._fake_devices:
-            command.append(f"--num-gpus={self._devices}")
+            arguments.append(f"--num-gpus={self._devices}")
         else:
             # Since 0.24 the legacy executor no longer sets this for its workers, and Compiled
             # Graph fails at the first step without it (defect L-1).
             environ.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(self._devices))))
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environ,
-                start_new_session=True,
-            )
+        self._process = spawn("ray.scripts.scripts", *arguments, log=self._log, environ=environ)
         deadline = time.monotonic() + self._start_timeout_s
         while True:
+            self._stop.check()
             text = self._log.read_text(encoding="utf-8", errors="replace")
             if _STARTED in text and (match := _NODE_IP.search(text)):
                 self.node_ip = match.group(1)
                 self.address = f"{self.node_ip}:{port}"
                 return
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                tail = " | ".join(text.splitlines()[-5:])
-                raise ClusterError(
-                    f"Ray did not start within {self._start_timeout_s:.0f} s "
-                    f"(exit code {self._process.poll()}). Its log, {self._log}, ends: {tail}"
-                )
+            if self._process.poll() is not None:
+                self._fail(f"`ray start` ended with exit code {self._process.returncode}", text)
+            if time.monotonic() > deadline:
+                self._fail(f"Ray did not start within {self._start_timeout_s:.0f} s", text)
             time.sleep(0.1)
+
+    def _fail(self, what: str, log: str) -> NoReturn:
+        tail = " | ".join(line.strip() for line in log.splitlines()[-5:])
+        raise ClusterError(f"{what}. Its log, {self._log}, ends: {tail}")
 
     def stop(self) -> None:
         """Stop the cluster and remove its folder. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
-            members = descendants(process.pid)
+            # By both: Ray's processes leave the group, and lose their parent when it has died.
+            members = {*descendants(process.pid), *session_members(process.pid)}
+            members.discard(psutil.Process(process.pid) if process.poll() is None else None)
             process.terminate()
             try:
                 process.wait(timeout=10)

@@ -18,8 +18,8 @@ from vllm_ray_compat.parity import capture as cap
 FIELDS: tuple[str, ...] = (
     "present",
     "order",
-    "error",
     "prompt_token_ids",
+    "outputs",
     "token_ids",
     "text",
     "finish_reason",
@@ -29,6 +29,9 @@ FIELDS: tuple[str, ...] = (
     "prompt_logprobs",
     "num_cached_tokens",
 )
+
+#: What two captures must have in common to be compared at all.
+_SAME = ("suite", "topology")
 
 
 class Divergence(BaseModel):
@@ -78,7 +81,17 @@ def compare(
         reference: what is taken as right.
         candidate: what is judged.
         candidate_name: how it is called; default its backend.
+
+    Raises:
+        CaptureError: the captures are of different suites or topologies.
     """
+    for name in _SAME:
+        a, b = getattr(reference.header, name), getattr(candidate.header, name)
+        if a != b:
+            raise cap.CaptureError(
+                f"The captures cannot be compared: the reference is of {name} {a!r}, the "
+                f"candidate of {b!r}."
+            )
     names = (reference.header.backend, candidate_name or candidate.header.backend)
     left = {(r.workload, r.request): r for r in reference.results}
     right = {(r.workload, r.request): r for r in candidate.results}
@@ -107,18 +120,18 @@ def compare(
                 )
             )
 
-        a, b = left.get(key), right.get(key)
-        if a is None or b is None:
-            place = (left_places if a is not None else right_places)[key]
+        one, other = left.get(key), right.get(key)
+        if one is None or other is None:
+            place = (left_places if one is not None else right_places)[key]
             record(
                 "present",
-                Divergence(position=place, reference=a is not None, candidate=b is not None),
+                Divergence(position=place, reference=one is not None, candidate=other is not None),
             )
             continue
         record("present", None)
         record("order", _order(key, left_places, right_places, set(left) & set(right)))
         for field in FIELDS[2:]:
-            record(field, _FIELD_CHECKS[field](a, b))
+            record(field, _FIELD_CHECKS[field](one, other))
     return found
 
 
@@ -197,12 +210,6 @@ def _per_output(
             divergence = differs(getattr(left, field), getattr(right, field))
             if divergence is not None:
                 return divergence.model_copy(update={"output": index})
-        if len(a.outputs) != len(b.outputs):
-            return Divergence(
-                output=min(len(a.outputs), len(b.outputs)),
-                reference=f"{len(a.outputs)} outputs",
-                candidate=f"{len(b.outputs)} outputs",
-            )
         return None
 
     return check
@@ -218,8 +225,8 @@ def _float(left: Any, right: Any) -> Divergence | None:
 
 
 _FIELD_CHECKS: dict[str, Callable[[cap.Result, cap.Result], Divergence | None]] = {
-    "error": _whole("error"),
     "prompt_token_ids": lambda a, b: _sequence(a.prompt_token_ids, b.prompt_token_ids),
+    "outputs": lambda a, b: _sequence([o.index for o in a.outputs], [o.index for o in b.outputs]),
     "token_ids": _per_output("token_ids", _sequence),
     "text": _per_output("text", _sequence),
     "finish_reason": _per_output("finish_reason", _value),

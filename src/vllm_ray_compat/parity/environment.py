@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
-from vllm_ray_compat.names import FLAG_NAME, INVALID_FLAG_NAME, PREFIX
+from vllm_ray_compat.names import FLAG_NAME, INVALID_FLAG_NAME, PLUGIN_NAME, PREFIX
 from vllm_ray_compat.parity.arm import MP
 from vllm_ray_compat.schedule import Backend
 
@@ -32,11 +31,16 @@ _CPU_PINS = {
 }
 
 
+#: What the caller's shell may have set for other engines, and what would steer ours.
+_NOT_FOR_ARMS = ("VLLM_PORT", "VLLM_TARGET_DEVICE", "VLLM_RAY_BUNDLE_INDICES", "RAY_ADDRESS")
+
+
 def base_environment(environ: Mapping[str, str], *, cpu: bool) -> dict[str, str]:
     """Return the environment that Ray and every arm share.
 
-    The caller's variables stay, but for the flag and the ``RAYCOMPAT_*`` settings, which belong
-    to the arms. On the CPU a value the caller set for one of the pins wins, for all arms alike.
+    The caller's variables stay, but for the flag, the ``RAYCOMPAT_*`` settings and what would
+    steer a single engine. On the CPU a value the caller set for one of the pins wins, for all
+    arms alike. An allow-list of plugins gets ours added.
 
     Args:
         environ: the caller's environment.
@@ -45,8 +49,12 @@ def base_environment(environ: Mapping[str, str], *, cpu: bool) -> dict[str, str]
     kept = {
         name: value
         for name, value in environ.items()
-        if not name.startswith(PREFIX) and name not in (FLAG_NAME, INVALID_FLAG_NAME)
+        if not name.startswith(PREFIX)
+        and name not in (FLAG_NAME, INVALID_FLAG_NAME, *_NOT_FOR_ARMS)
     }
+    allowed = kept.get("VLLM_PLUGINS")
+    if allowed is not None and PLUGIN_NAME not in allowed.split(","):
+        kept["VLLM_PLUGINS"] = ",".join(filter(None, [allowed, PLUGIN_NAME]))
     cpu_pins = {k: kept.get(k, v) for k, v in _CPU_PINS.items()} if cpu else {}
     return {**kept, **_PINS, **cpu_pins}
 
@@ -90,8 +98,3 @@ def own_cluster(address: str, node_ip: str, credentials: Mapping[str, str]) -> d
 def other_cluster(address: str) -> dict[str, str]:
     """Return the variables with which an arm reaches a Ray cluster that was there before."""
     return {"RAY_ADDRESS": address}
-
-
-def cpu_wanted(is_cpu_build: bool) -> bool:
-    """Say whether arms run on the CPU platform: the build decides, there is no other device."""
-    return is_cpu_build and os.environ.get("RAYCOMPAT_CPU", "1") != "0"

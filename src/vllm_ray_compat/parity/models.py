@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_ray_compat.errors import UsageError
-from vllm_ray_compat.parity.tiny_model import ensure_tiny_model
+from vllm_ray_compat.errors import UnusableEnvironmentError, UsageError
+from vllm_ray_compat.parity.tiny_model import cache_root, ensure_tiny_model
 
 TINY = "tiny"
 
@@ -35,10 +35,21 @@ def find_model(name: str) -> Model:
         ModelError: nothing is there, or ``config.json`` lacks the number of heads or layers.
     """
     if name == TINY:
+        try:
+            folder = ensure_tiny_model()
+        except OSError as error:
+            raise UnusableEnvironmentError(
+                f"The tiny model cannot be written to {cache_root()}: {error.strerror}. Set "
+                "XDG_CACHE_HOME to a folder that can be written."
+            ) from None
         # "auto" would turn float32 into bfloat16.
-        return _read(name, ensure_tiny_model(), {"dtype": "float32"})
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+        return _read(name, folder, {"dtype": "float32"})
+    try:
+        folder = Path(name).expanduser()
+        is_folder = bool(name) and folder.is_dir()
+    except (OSError, RuntimeError, ValueError):  # too long, no such home, a zero byte
+        is_folder = False
+    if is_folder:
         return _read(name, folder.resolve(), {})
     cached = _in_cache(name)
     if cached is not None:
@@ -55,9 +66,10 @@ def _in_cache(name: str) -> Path | None:
         return None
     try:
         from huggingface_hub import try_to_load_from_cache
-    except ImportError:
+
+        found = try_to_load_from_cache(name, "config.json")
+    except (ImportError, ValueError, OSError):  # not a name it knows how to look up
         return None
-    found = try_to_load_from_cache(name, "config.json")
     return Path(found).parent if isinstance(found, str) else None
 
 
@@ -70,9 +82,11 @@ def _read(name: str, folder: Path, engine_args: dict[str, Any]) -> Model:
     except (OSError, ValueError) as error:
         raise ModelError(f"Model {name!r}: {path} cannot be read: {error}.") from None
     # Multimodal models keep the sizes of their language model one level down.
-    sizes = config.get("text_config") or config
+    config = config if isinstance(config, dict) else {}
+    inner = config.get("text_config")
+    sizes = inner if isinstance(inner, dict) else config
     heads, layers = sizes.get("num_attention_heads"), sizes.get("num_hidden_layers")
-    if not isinstance(heads, int) or not isinstance(layers, int):
+    if not (isinstance(heads, int) and heads > 0 and isinstance(layers, int) and layers > 0):
         raise ModelError(
             f"Model {name!r}: {path} names no num_attention_heads and num_hidden_layers, so its "
             "topologies cannot be checked."

@@ -1,37 +1,67 @@
 """What a run owns on this machine: processes and shared-memory segments, and how they are freed.
 
 An arm is its own session, so what it spawned is found by session id even after the arm died.
-Workers of Ray are children of the raylet, not of the arm. Shared-memory segments are owned when
-a process of ours had them mapped: they are noted while it lives, because a killed process can no
-longer be asked. (vLLM's message queues, its CPU all-reduce and Ray's mutable objects leave their
-segments behind when a worker is killed, and killing its actors is how RayExecutorV2 shuts down.)
+Workers of Ray are children of the raylet, not of the arm.
+
+A segment is owned when it is a file directly in /dev/shm, of this user, that was not there when
+the run began and that a process of ours had mapped. It is noted while that process lives, because
+a killed one can no longer be asked. (vLLM's message queues, its CPU all-reduce and Ray's mutable
+objects leave their segments behind when a worker is killed, and killing its actors is how
+RayExecutorV2 shuts down.)
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import psutil
 
-_SHM = "/dev/shm/"
+from vllm_ray_compat.parity import guard
+
+_SHM = Path("/dev/shm")
 _DELETED = " (deleted)"
 
 
+def spawn(
+    module: str, *arguments: str, log: Path, environ: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start ``python -m module`` in a session of its own, which ends when this process dies.
+
+    Args:
+        module: what to run.
+        arguments: its arguments.
+        log: where both of its streams go.
+        environ: its whole environment.
+    """
+    with log.open("wb") as stream:
+        return subprocess.Popen(
+            [sys.executable, str(guard.__file__), module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=dict(environ),
+            start_new_session=True,
+        )
+
+
 def mapped_segments(pid: int) -> set[str]:
-    """Return the paths under /dev/shm that process *pid* has mapped; empty when it is gone."""
+    """Return the files directly in /dev/shm that process *pid* has mapped; empty if it is gone."""
     found: set[str] = set()
     try:
         with Path(f"/proc/{pid}/maps").open(encoding="utf-8", errors="replace") as maps:
             for line in maps:
-                at = line.find(_SHM)
-                if at >= 0:
-                    path = line[at:].rstrip("\n")
-                    if not path.endswith(_DELETED):
-                        found.add(path)
+                # address perms offset device inode path; a path may hold spaces
+                fields = line.rstrip("\n").split(maxsplit=5)
+                if len(fields) == 6 and not fields[5].endswith(_DELETED):
+                    path = Path(fields[5])
+                    if path.parent == _SHM:
+                        found.add(str(path))
     except OSError:
         return set()
     return found
@@ -69,15 +99,18 @@ def kill_all(processes: Iterable[psutil.Process], grace_s: float) -> None:
 
 
 class Segments:
-    """The shared-memory segments of one run."""
+    """The shared-memory segments of one run; made before its first process."""
 
     def __init__(self) -> None:
+        self._before = _in_shm()
         self._owned: set[str] = set()
 
     def note(self, processes: Iterable[psutil.Process]) -> None:
         """Remember what *processes* have mapped now."""
         for process in processes:
-            self._owned |= mapped_segments(process.pid)
+            self._owned |= {
+                path for path in mapped_segments(process.pid) - self._before if _is_ours(path)
+            }
 
     def free(self, wait_s: float = 5.0) -> list[str]:
         """Remove the owned segments that no live process has mapped any more.
@@ -99,9 +132,22 @@ class Segments:
             if not in_use or time.monotonic() > deadline:
                 break
             time.sleep(0.2)
-        left = {path for path in self._owned if Path(path).exists()}
-        self._owned = set(left)
-        return sorted(left)
+        self._owned = {path for path in self._owned if Path(path).exists()}
+        return sorted(self._owned)
+
+
+def _in_shm() -> set[str]:
+    try:
+        return {str(path) for path in _SHM.iterdir()}
+    except OSError:
+        return set()
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        return Path(path).stat().st_uid == os.getuid()
+    except OSError:
+        return False
 
 
 def _mapped_by_anyone() -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from types import TracebackType
 
@@ -14,6 +15,14 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+
+
+class PipeConsole(Console):
+    """A console that raises ``BrokenPipeError`` when nobody reads any more, instead of exiting."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich while it handles the error; rich itself would end the process here."""
+        raise BrokenPipeError
 
 
 class Display:
@@ -30,7 +39,7 @@ class Display:
         self._label = ""
         self._progress: Progress | None = None
         self._task = None
-        if console.is_terminal:
+        if console.is_terminal and not console.is_dumb_terminal:
             self._progress = Progress(
                 SpinnerColumn(),
                 TextColumn("{task.description}", markup=False),
@@ -78,4 +87,7 @@ class Display:
 
     def _line(self, text: str) -> None:
         elapsed = time.monotonic() - self._began
-        self._console.print(f"[{elapsed:6.1f} s] {text}", markup=False, highlight=False)
+        line = f"[{elapsed:6.1f} s] {text}"
+        # Nobody may be reading any more (`2>&1 | head`): that ends the display, not the run.
+        with contextlib.suppress(OSError):
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -19,10 +19,11 @@ from vllm_ray_compat.errors import UnusableEnvironmentError, UsageError, unknown
 from vllm_ray_compat.executors import catalog
 from vllm_ray_compat.flag import Flag, FlagValue
 from vllm_ray_compat.parity import capture as cap
-from vllm_ray_compat.parity import environment, faults, noise
+from vllm_ray_compat.parity import environment, faults, folder, noise
 from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR, ArmSpec
 from vllm_ray_compat.parity.cluster import RayCluster
 from vllm_ray_compat.parity.compare import Comparison, compare, differences
+from vllm_ray_compat.parity.interrupt import StopRequest
 from vllm_ray_compat.parity.models import Model, find_model
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.supervise import ArmOutcome, run_arm
@@ -30,10 +31,20 @@ from vllm_ray_compat.parity.topology import Topology, parse_topology
 from vllm_ray_compat.parity.workloads import Suite, load_suite
 from vllm_ray_compat.schedule import Backend
 from vllm_ray_compat.selector import select
-from vllm_ray_compat.settings import Settings
+from vllm_ray_compat.settings import Settings, describe_unknown, read_settings
 from vllm_ray_compat.vllm_api import Installation, find_vllm
 
 BACKENDS: tuple[str, ...] = (Backend.LEGACY.value, Backend.V2.value, MP)
+
+#: Engine arguments that a run sets itself, and from what.
+RESERVED_ENGINE_ARGS = {
+    "model": "--model",
+    "tensor_parallel_size": "--topology",
+    "pipeline_parallel_size": "--topology",
+    "distributed_executor_backend": "--reference and --candidate",
+    "worker_extension_cls": "the probe that describes the workers",
+    "async_scheduling": "the pins of all arms",
+}
 
 REFERENCE: Literal["reference"] = "reference"
 AGAIN: Literal["reference-again"] = "reference-again"
@@ -87,6 +98,7 @@ class Plan:
     executors: Mapping[str, str]
     arms: tuple[tuple[Topology, str, str], ...]
     cpu: bool
+    remarks: tuple[str, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -116,15 +128,17 @@ def plan(options: Options) -> Plan:
             raise unknown("backend", backend, BACKENDS)
     if options.inject_fault is not None and options.inject_fault not in faults.FAULTS:
         raise unknown("fault", options.inject_fault, faults.FAULTS)
+    if options.ray_address is not None and not options.ray_address.strip():
+        raise UsageError("--ray-address is empty. Give ip:port, or leave it out.")
+    for name in set(options.engine_args) & set(RESERVED_ENGINE_ARGS):
+        raise UsageError(
+            f"--engine-arg {name} cannot be set: the run sets it itself, from "
+            f"{RESERVED_ENGINE_ARGS[name]}."
+        )
     suite = load_suite(options.suite)
     topologies = tuple(dict.fromkeys(parse_topology(text) for text in options.topologies))
-    model = find_model(options.model)
-    for topology in topologies:
-        topology.check(model.heads, model.layers, model.name)
-    if options.report_dir.exists() and not options.report_dir.is_dir():
-        raise UsageError(f"The report folder {options.report_dir} is a file. Name a folder.")
+    settings = read_settings()
 
-    vllm = find_vllm()
     candidates = tuple(dict.fromkeys(options.candidates))
     arms = tuple(
         (topology, backend, role)
@@ -136,17 +150,24 @@ def plan(options: Options) -> Plan:
         )
     )
     backends = {backend for _, backend, _ in arms}
+    vllm = find_vllm()
     if backends != {MP} and importlib.util.find_spec("ray") is None:
         raise RayMissingError
+    executors = {backend: _executor(vllm, backend) for backend in backends}
+    model = find_model(options.model)
+    for topology in topologies:
+        topology.check(model.heads, model.layers, model.name)
+    folder.check(options.report_dir)
     return Plan(
         options=options,
         vllm=vllm,
         model=model,
         suite=suite,
         topologies=topologies,
-        executors={backend: _executor(vllm, backend) for backend in backends},
+        executors=executors,
         arms=arms,
-        cpu=environment.cpu_wanted(vllm.is_cpu_build),
+        cpu=vllm.is_cpu_build,
+        remarks=tuple(describe_unknown(name) for name in settings.unknown),
     )
 
 
@@ -161,26 +182,37 @@ def _executor(vllm: Installation, backend: str) -> str:
     return decision.executor
 
 
-def run(checked: Plan, watch: Watcher, environ: Mapping[str, str] | None = None) -> rep.Report:
+def run(
+    checked: Plan,
+    watch: Watcher,
+    environ: Mapping[str, str] | None = None,
+    stop: StopRequest | None = None,
+) -> rep.Report:
     """Run a checked plan; returns the report and writes it with all captures and logs.
 
-    Whatever ends the run, an error or Ctrl-C, nothing it started keeps running.
+    Whatever ends the run, an error or a request to stop, nothing it started keeps running.
+
+    Raises:
+        InterruptedRunError: *stop* was asked for.
+        ClusterError: Ray did not start.
     """
     options = checked.options
-    folder = options.report_dir
-    _prepare(folder)
+    where = folder.prepare(options.report_dir)
+    stop = stop or StopRequest()
     started = datetime.now(timezone.utc)
     began = time.monotonic()
-    suite_file = folder / "suite.json"
-    suite_file.write_text(checked.suite.model_dump_json(by_alias=True, indent=2) + "\n")
+    suite_file = where / "suite.json"
+    suite_file.write_text(
+        checked.suite.model_dump_json(by_alias=True, indent=2) + "\n", encoding="utf-8"
+    )
     base = environment.base_environment(os.environ if environ is None else environ, cpu=checked.cpu)
     outcomes: list[ArmOutcome] = []
     with contextlib.ExitStack() as stack:
-        cluster, ray = _reach_ray(checked, base, folder, watch, stack)
+        cluster, ray = _reach_ray(checked, base, where, watch, stack, stop)
         for topology, backend, role in checked.arms:
             if any(outcome.environment for outcome in outcomes):
                 break
-            spec = _spec(checked, topology, backend, role, folder, suite_file)
+            spec = _spec(checked, topology, backend, role, where, suite_file)
             watch.step(spec.label)
             outcome = run_arm(
                 spec,
@@ -194,11 +226,13 @@ def run(checked: Plan, watch: Watcher, environ: Mapping[str, str] | None = None)
                         and checked.executors[backend] in schedule.COMPAT_EXECUTORS.values()
                     ),
                 ),
-                folder,
+                where,
                 options.arm_timeout_s,
                 cluster,
                 _phase_teller(watch),
+                stop,
             )
+            _check_what_ran(checked, outcome, outcomes)
             outcomes.append(outcome)
             watch.done(
                 f"done in {outcome.took_s:.1f} s"
@@ -206,33 +240,53 @@ def run(checked: Plan, watch: Watcher, environ: Mapping[str, str] | None = None)
                 else f"FAILED: {outcome.failure}"
             )
         if cluster is not None and any(outcome.failure for outcome in outcomes):
-            _keep_ray_logs(cluster, folder)
+            _keep_ray_logs(cluster, where)
     report = _conclude(checked, outcomes, started.isoformat(timespec="seconds"), began)
-    rep.write_report(report, folder)
+    rep.write_report(report, where)
     return report
 
 
-def _prepare(folder: Path) -> None:
-    """Make the report folder, and remove what an earlier run of this tool left in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for pattern in ("*.jsonl", "*.spec.json", "*.log", "report.json", "suite.json"):
-            for old in folder.glob(pattern):
-                old.unlink()
-        shutil.rmtree(folder / "ray-logs", ignore_errors=True)
-    except OSError as error:
-        raise UsageError(
-            f"The report folder {folder} cannot be written: {error.strerror}. Name another with "
-            "--report-dir."
-        ) from None
+#: What every arm of a topology must have in common with the reference, else nothing is proved.
+_PINNED = ("vllm", "torch", "dtype", "async_scheduling", "enforce_eager", "v2_model_runner")
+
+
+def _check_what_ran(checked: Plan, outcome: ArmOutcome, before: Sequence[ArmOutcome]) -> None:
+    """Fail an arm that ran something else than planned, or than the reference ran."""
+    capture = _read(outcome)
+    if outcome.failure is not None or capture is None:
+        return
+    engine = capture.engine
+    if engine is None:
+        outcome.failure = "capture: it holds no record of the engine"
+        return
+    world_size = parse_topology(outcome.spec.topology).world_size
+    wrong = []
+    if len(engine.workers) != world_size:
+        wrong.append(f"{len(engine.workers)} workers instead of {world_size}")
+    if not checked.vllm.version.startswith(engine.vllm.partition("+")[0]):
+        wrong.append(f"vLLM {engine.vllm} instead of {checked.vllm.version}")
+    if len(capture.results) != sum(len(w.requests) for w in checked.suite.workloads):
+        wrong.append(f"{len(capture.results)} results for the requests of the suite")
+    for other in before:
+        reference = _read(other) if other.spec.topology == outcome.spec.topology else None
+        if other.spec.role == REFERENCE and reference is not None and reference.engine is not None:
+            wrong += [
+                f"{name} {getattr(engine, name)} where the reference has "
+                f"{getattr(reference.engine, name)}"
+                for name in _PINNED
+                if getattr(engine, name) != getattr(reference.engine, name)
+            ]
+    if wrong:
+        outcome.failure = "not comparable: it ran with " + "; ".join(wrong)
 
 
 def _reach_ray(
     checked: Plan,
     base: Mapping[str, str],
-    folder: Path,
+    where: Path,
     watch: Watcher,
     stack: contextlib.ExitStack,
+    stop: StopRequest,
 ) -> tuple[RayCluster | None, dict[str, str]]:
     if not checked.needs_ray:
         return None, {}
@@ -244,8 +298,9 @@ def _reach_ray(
         RayCluster(
             devices=max(topology.world_size for topology in checked.topologies),
             environ=base,
-            log=folder / "ray-start.log",
+            log=where / "ray-start.log",
             fake_devices=checked.cpu,
+            stop=stop,
         )
     )
     watch.done(f"started in {time.monotonic() - began:.1f} s at {cluster.address}")
@@ -253,7 +308,7 @@ def _reach_ray(
 
 
 def _spec(
-    checked: Plan, topology: Topology, backend: str, role: str, folder: Path, suite_file: Path
+    checked: Plan, topology: Topology, backend: str, role: str, where: Path, suite_file: Path
 ) -> ArmSpec:
     spec = ArmSpec(
         role=role,
@@ -261,12 +316,12 @@ def _spec(
         topology=str(topology),
         model=str(checked.model.folder),
         suite=suite_file.resolve(),
-        capture=folder,
+        capture=where,
         expected_executor=checked.executors[backend],
         engine_core=checked.options.engine_core,
         engine_args={**checked.model.engine_args, **checked.options.engine_args},
     )
-    spec.capture = (folder / f"{spec.label}.jsonl").resolve()
+    spec.capture = (where / f"{spec.label}.jsonl").resolve()
     return spec
 
 
@@ -283,11 +338,11 @@ def _phase_teller(watch: Watcher) -> Callable[[cap.Phase], None]:
     return tell
 
 
-def _keep_ray_logs(cluster: RayCluster, folder: Path) -> None:
+def _keep_ray_logs(cluster: RayCluster, where: Path) -> None:
     if cluster.logs is not None:
         shutil.copytree(
             cluster.logs,
-            folder / "ray-logs",
+            where / folder.RAY_LOGS,
             dirs_exist_ok=True,
             ignore=shutil.ignore_patterns("events", "old"),
         )
@@ -365,7 +420,7 @@ def _conclude(
 
 def _read(outcome: ArmOutcome) -> cap.Capture | None:
     try:
-        return cap.read_capture(outcome.spec.capture)
+        return cap.read_capture(outcome.spec.capture, lenient_end=True)
     except cap.CaptureError:
         if outcome.failure is None:
             raise
@@ -436,7 +491,12 @@ def parse_engine_args(texts: Sequence[str]) -> dict[str, Any]:
                 "--engine-arg disable_custom_all_reduce=true"
             )
         try:
-            parsed[name] = json.loads(value)
+            parsed[name] = json.loads(value, parse_constant=_no_constant)
         except json.JSONDecodeError:
             parsed[name] = value
     return parsed
+
+
+def _no_constant(text: str) -> Any:
+    """Refuse NaN and Infinity, which Python's parser takes and JSON has not."""
+    raise UsageError(f"--engine-arg: {text} is no JSON number.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,12 +13,14 @@ from pathlib import Path
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity import cluster as ray_cluster
 from vllm_ray_compat.parity.arm import ArmSpec
-from vllm_ray_compat.parity.ownership import Segments, kill_all, session_members
+from vllm_ray_compat.parity.interrupt import StopRequest
+from vllm_ray_compat.parity.ownership import Segments, kill_all, session_members, spawn
 
 _POLL_S = 0.2
 #: An arm that has written its last record may take this long to exit.
 _EXIT_GRACE_S = 20.0
 _LOG_LINES = 15
+_LOG_BYTES = 64 * 1024
 
 
 @dataclass
@@ -43,9 +44,12 @@ class ArmOutcome:
     left: list[str] = field(default_factory=list)
 
     def log_tail(self, lines: int = _LOG_LINES) -> list[str]:
-        """Return the last lines of the log."""
+        """Return the last lines of the log, without reading more than its end."""
         try:
-            text = self.log.read_text(encoding="utf-8", errors="replace")
+            with self.log.open("rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - _LOG_BYTES))
+                text = file.read().decode("utf-8", errors="replace")
         except OSError:
             return []
         return text.rstrip().splitlines()[-lines:]
@@ -58,6 +62,7 @@ def run_arm(
     timeout_s: float,
     cluster: ray_cluster.RayCluster | None,
     on_phase: Callable[[cap.Phase], None],
+    stop: StopRequest | None = None,
 ) -> ArmOutcome:
     """Run the arm *spec* to its end and return how it went; never leaves it running.
 
@@ -68,67 +73,78 @@ def run_arm(
         timeout_s: seconds from its start until it counts as hanging.
         cluster: the run's own Ray, whose workers' segments are looked after; None for another's.
         on_phase: called for every phase the arm enters.
+        stop: asked while the arm runs.
     """
     spec_file = folder / f"{spec.label}.spec.json"
     spec_file.write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
     outcome = ArmOutcome(spec, folder / f"{spec.label}.log")
-    segments = Segments()
+    watch = _Watch(spec, cluster, on_phase, stop or StopRequest())
     began = time.monotonic()
-    with outcome.log.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vllm_ray_compat.parity.arm", str(spec_file)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=dict(environ),
-            start_new_session=True,
-        )
+    process = spawn(
+        "vllm_ray_compat.parity.arm", str(spec_file.resolve()), log=outcome.log, environ=environ
+    )
     try:
-        hung = not _watch(process, spec, began + timeout_s, cluster, segments, on_phase)
-        if hung:
+        hung = not watch.until_exit(process, began + timeout_s)
+        if hung and not watch.ended:
             _ask_where_it_hangs(process)
         code = process.poll()
     finally:
         kill_all(session_members(process.pid), grace_s=2.0)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
-        outcome.left = segments.free()
+        outcome.left = watch.segments.free()
         outcome.took_s = round(time.monotonic() - began, 3)
     _judge(outcome, code, hung, timeout_s)
     return outcome
 
 
-def _watch(
-    process: subprocess.Popen[bytes],
-    spec: ArmSpec,
-    deadline: float,
-    cluster: ray_cluster.RayCluster | None,
-    segments: Segments,
-    on_phase: Callable[[cap.Phase], None],
-) -> bool:
-    """Follow the arm until it exits; returns False when it outstays its time."""
-    tail = _Follower(spec.capture)
-    ended = False
-    next_note = 0.0
-    while True:
-        running = process.poll() is None
-        now = time.monotonic()
-        if now >= next_note:
-            segments.note([*session_members(process.pid), *ray_cluster.members(cluster)])
-            next_note = now + 1.0
-        for record in tail.new_records():
-            if isinstance(record, cap.Phase):
-                on_phase(record)
-                # Noted at every phase, too: between two looks a short arm could come and go.
-                segments.note([*session_members(process.pid), *ray_cluster.members(cluster)])
-            if isinstance(record, cap.End | cap.Failure) and not ended:
-                ended = True
-                deadline = min(deadline, now + _EXIT_GRACE_S)
-        if not running:
-            return True
-        if now > deadline:
-            return ended
-        time.sleep(_POLL_S)
+class _Watch:
+    """Follows one arm: tells its phases, notes its segments, keeps its deadline."""
+
+    def __init__(
+        self,
+        spec: ArmSpec,
+        cluster: ray_cluster.RayCluster | None,
+        on_phase: Callable[[cap.Phase], None],
+        stop: StopRequest,
+    ) -> None:
+        self._follower = _Follower(spec.capture)
+        self._cluster = cluster
+        self._on_phase = on_phase
+        self._stop = stop
+        self.segments = Segments()
+        #: The arm has written its last record.
+        self.ended = False
+
+    def until_exit(self, process: subprocess.Popen[bytes], deadline: float) -> bool:
+        """Return when the arm exits; False when it outstays *deadline*.
+
+        Raises:
+            InterruptedRunError: the run was asked to stop.
+        """
+        next_note = 0.0
+        while True:
+            self._stop.check()
+            running = process.poll() is None
+            now = time.monotonic()
+            records = self._follower.new_records()
+            # At every phase, too: between two looks a short arm could come and go.
+            if now >= next_note or records:
+                self.segments.note(
+                    [*session_members(process.pid), *ray_cluster.members(self._cluster)]
+                )
+                next_note = now + 1.0
+            for record in records:
+                if isinstance(record, cap.Phase):
+                    self._on_phase(record)
+                if isinstance(record, cap.End | cap.Failure) and not self.ended:
+                    self.ended = True
+                    deadline = min(deadline, now + _EXIT_GRACE_S)
+            if not running:
+                return True
+            if now > deadline:
+                return False
+            time.sleep(_POLL_S)
 
 
 def _ask_where_it_hangs(process: subprocess.Popen[bytes]) -> None:
@@ -139,26 +155,44 @@ def _ask_where_it_hangs(process: subprocess.Popen[bytes]) -> None:
 
 
 def _judge(outcome: ArmOutcome, code: int | None, hung: bool, timeout_s: float) -> None:
-    capture: cap.Capture | None = None
-    with contextlib.suppress(cap.CaptureError):
-        capture = cap.read_capture(outcome.spec.capture)
+    try:
+        capture = cap.read_capture(outcome.spec.capture, lenient_end=True)
+    except cap.CaptureError as error:
+        capture = None
+        if outcome.spec.capture.exists() and outcome.spec.capture.stat().st_size:
+            outcome.failure = f"capture: {error}"
+            return
     if capture is not None and capture.failure is not None:
         outcome.failure = f"{capture.failure.reason}: {capture.failure.message}"
         outcome.environment = capture.failure.reason == "environment"
-    elif capture is not None and capture.end is not None:
         return
-    elif hung:
+    ended = capture is not None and capture.end is not None
+    when = "after the end of the suite" if ended else "before the end of the suite"
+    if hung:
         outcome.failure = (
-            f"hang: no end within {timeout_s:.0f} s (--arm-timeout); its stacks are in the log"
+            f"hang: still there {_EXIT_GRACE_S:.0f} s {when}"
+            if ended
+            else f"hang: no end within {timeout_s:.0f} s (--arm-timeout); its stacks are in the log"
         )
     elif code is not None and code < 0:
-        outcome.failure = f"crash: killed by {signal.Signals(-code).name}"
-    else:
-        outcome.failure = f"crash: exit code {code} before the end of the suite"
+        outcome.failure = f"crash: killed by {_signal_name(-code)} {when}"
+    elif code != 0 or not ended:
+        outcome.failure = f"crash: exit code {code} {when}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class _Follower:
-    """Reads records as they are appended to a capture."""
+    """Reads records as they are appended to a capture.
+
+    Only for the display: a line that is no record is passed over here, and reported when the
+    whole capture is read.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -174,4 +208,8 @@ class _Follower:
             return []
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [cap.parse_record(line.decode(), str(self._path)) for line in lines]
+        found = []
+        for line in lines:
+            with contextlib.suppress(cap.CaptureError, UnicodeDecodeError):
+                found.append(cap.parse_record(line.decode(), str(self._path)))
+        return found

@@ -37,7 +37,12 @@ _CORPUS = (
 
 def cache_root() -> Path:
     """Return the user's cache folder for this package (XDG)."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    if not base:
+        try:
+            base = str(Path("~/.cache").expanduser())
+        except RuntimeError:  # a user without a home, as in some containers
+            base = tempfile.gettempdir()
     return Path(base) / "vllm-ray-compat"
 
 

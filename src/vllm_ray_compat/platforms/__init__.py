@@ -18,11 +18,15 @@ def cpu_platform() -> str | None:
     vLLM swallows what a platform plugin raises, at debug level; what keeps the platform from
     being used although it was asked for is therefore logged here.
     """
-    if not is_on("RAYCOMPAT_CPU"):
+    if not is_on("RAYCOMPAT_CPU") or is_on("RAYCOMPAT_DISABLE"):
         return None
-    from vllm_ray_compat.vllm_api import find_vllm
+    from vllm_ray_compat.vllm_api import VllmNotFoundError, find_vllm
 
-    found = find_vllm()
+    try:
+        found = find_vllm()
+    except VllmNotFoundError as error:
+        logging.getLogger(LOGGER_NAME).warning("RAYCOMPAT_CPU=1 is ignored. %s", error)
+        return None
     if not found.is_cpu_build:
         logging.getLogger(LOGGER_NAME).warning(
             "RAYCOMPAT_CPU=1 is ignored: the installed vLLM %s (distribution %s) is not a CPU "

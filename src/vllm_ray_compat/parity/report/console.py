@@ -19,32 +19,36 @@ _MOST_CHARACTERS = 100
 def print_report(report: Report, console: Console) -> None:
     """Print *report*: the arms, what differs, why an arm failed, and the verdict last."""
     console.print(_arms_table(report))
+
+    def tell(text: str, style: str = "") -> None:
+        console.print(Text(text, style=style), soft_wrap=True)
+
     for arm in report.failures:
-        _print_failure(arm, console)
+        tell(f"Arm {arm.label} failed: {arm.failure}", "red")
+        if arm.log_tail:
+            tell(f"  The last lines of its log, {arm.log}:", "red")
+        for line in arm.log_tail:
+            console.print(Text.from_ansi(f"  | {line}"), soft_wrap=True)
     found = differences(report.comparisons)
     for comparison in found[:_MOST_DIFFERENCES]:
-        console.print(Text(f"  different: {describe(comparison)}"))
+        tell(f"  different: {describe(comparison)}")
     if len(found) > _MOST_DIFFERENCES:
-        console.print(Text(f"  … and {len(found) - _MOST_DIFFERENCES} more, in report.json"))
+        tell(f"  … and {len(found) - _MOST_DIFFERENCES} more, in report.json")
     for floor in report.noise_floor:
-        console.print(
-            Text(
-                f"Noise floor {floor.topology}: {floor.reference} against itself, {floor.runs} "
-                f"runs of {floor.requests} requests, {len(floor.differences)} differences."
-            )
+        tell(
+            f"Noise floor {floor.topology}: {floor.reference} against itself, {floor.runs} "
+            f"runs of {floor.requests} requests, {len(floor.differences)} differences."
         )
     for known in report.known_differences:
-        console.print(Text(f"Known difference: {known.backend} {known.what}; {known.effect}."))
+        tell(f"Known difference: {known.backend} {known.what}; {known.effect}.")
     if report.injected_fault is not None:
         fault = report.injected_fault
-        console.print(
-            Text(
-                f"Fault injected on purpose: {fault.kind} in workload {fault.workload}, request "
-                f"{fault.request}" + _at(fault.position) + "; the verdict has to be FAIL."
-            )
+        tell(
+            f"Fault injected on purpose: {fault.kind} in workload {fault.workload}, request "
+            f"{fault.request}{_at(fault.position)}; the verdict has to be FAIL."
         )
     if report.left_behind:
-        console.print(Text(f"Left behind: {', '.join(report.left_behind)}", style="yellow"))
+        tell(f"Left behind: {', '.join(report.left_behind)}", "yellow")
     console.print(
         Text(f"Verdict: {report.verdict.upper()}", style=_STYLE[report.verdict]),
         Text(f"vLLM {report.vllm}, suite {report.suite}, {report.took_s:.0f} s"),
@@ -53,18 +57,19 @@ def print_report(report: Report, console: Console) -> None:
 
 def describe(comparison: Comparison) -> str:
     """Return one line for a difference: where, which field, both values."""
-    text = (
+    where = (
         f"{comparison.topology} {comparison.reference} vs {comparison.candidate}, workload "
-        f"{comparison.workload}, request {comparison.request}: {comparison.field}"
+        f"{comparison.workload}, request {comparison.request}: "
     )
     first = comparison.first_divergence
     if first is None:
-        return text
+        return where + comparison.field
     if comparison.field == "present":
         missing = comparison.candidate if first.reference else comparison.reference
-        return f"{text}: missing from {missing}{_at(first.position)}"
-    return text + (
-        f"{_at(first.position)}: {_short(first.reference)} became {_short(first.candidate)}"
+        return f"{where}missing from {missing}{_at(first.position)}"
+    return where + (
+        f"{comparison.field}{_at(first.position)}: {_short(first.reference)} became "
+        f"{_short(first.candidate)}"
     )
 
 
@@ -116,11 +121,3 @@ def _against(report: Report, arm: Arm) -> Text:
             )
             return Text(text, style=_STYLE[verdict.verdict])
     return Text("-")
-
-
-def _print_failure(arm: Arm, console: Console) -> None:
-    console.print(Text(f"Arm {arm.label} failed: {arm.failure}", style="red"))
-    if arm.log_tail:
-        console.print(Text(f"  The last lines of its log, {arm.log}:", style="red"))
-        for line in arm.log_tail:
-            console.print(Text.from_ansi(f"  | {line}"))
