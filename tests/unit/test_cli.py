@@ -118,6 +118,8 @@ def test_schedule() -> None:
         (["parity", "run", "--topology", "pp8"], {}, ["at least as many layers"]),
         (["parity", "run", "--model", "/no/such/model"], {}, ["'/no/such/model' does not exist"]),
         (["parity", "run", "--candidate", "v3"], {}, ["Did you mean 'v2'"]),
+        (["parity", "run", "--candidate", "no.such:Class"], {}, ["names no executor class"]),
+        (["parity", "run", "--candidate", "json:"], {}, ["names no executor class"]),
         (["parity", "run", "--reference", "legcy"], {}, ["Did you mean 'legacy'"]),
         (["parity", "run", "--also", "np"], {}, ["Did you mean 'mp'"]),
         (["parity", "run", "--suite", "smokes"], {}, ["Did you mean 'smoke'"]),

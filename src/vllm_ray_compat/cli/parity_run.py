@@ -25,10 +25,10 @@ def run(
         list[str] | None,
         typer.Option(help="tpN, ppN or tpNppN; repeatable. Default: tp2 and pp2."),
     ] = None,
-    reference: Annotated[str, typer.Option(help="legacy, v2 or mp.")] = "legacy",
+    reference: Annotated[str, typer.Option(help="legacy, v2, mp or module:Class.")] = "legacy",
     candidate: Annotated[
         str | None,
-        typer.Option(help="legacy, v2 or mp. Default: v2, or legacy when the reference is v2."),
+        typer.Option(help="As --reference. Default: v2, or legacy when the reference is v2."),
     ] = None,
     also: Annotated[list[str] | None, typer.Option(help="A further candidate; repeatable.")] = None,
     suite: Annotated[str, typer.Option(help="The suite of workloads.")] = "smoke",
@@ -67,15 +67,15 @@ def run(
     exactly. Exits 0 when the verdict is PASS, 1 when it is not, 2 for wrong usage, 3 when this
     environment cannot run it.
     """
-    from vllm_ray_compat.parity import runner
+    from vllm_ray_compat.parity import plan, runner
     from vllm_ray_compat.parity.interrupt import InterruptedRunError, StopRequest
     from vllm_ray_compat.parity.progress import Display, PipeConsole
     from vllm_ray_compat.parity.report.console import print_report
 
     if engine_core not in _ENGINE_CORES:
         raise unknown("engine core", engine_core, _ENGINE_CORES)
-    checked = runner.plan(
-        runner.Options(
+    checked = plan.plan(
+        plan.Options(
             model=model,
             topologies=tuple(topology or ("tp2", "pp2")),
             reference=reference,
@@ -86,7 +86,7 @@ def run(
             arm_timeout_s=arm_timeout,
             inject_fault=inject_fault,
             engine_core="inproc" if engine_core == "inproc" else "process",
-            engine_args=runner.parse_engine_args(engine_arg or ()),
+            engine_args=plan.parse_engine_args(engine_arg or ()),
         )
     )
     # Off a terminal plain lines, whatever FORCE_COLOR says; on one that cannot move, too.

@@ -1,64 +1,28 @@
-"""A parity run: check everything, start Ray, run the arms one by one, compare, judge."""
+"""A parity run: start Ray, run the arms one by one, stop everything, write the report."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 from vllm_ray_compat import schedule
-from vllm_ray_compat.errors import UnusableEnvironmentError, UsageError, unknown
-from vllm_ray_compat.executors import catalog
-from vllm_ray_compat.flag import Flag, FlagValue
 from vllm_ray_compat.parity import capture as cap
-from vllm_ray_compat.parity import environment, faults, folder, noise
-from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR, ArmSpec
+from vllm_ray_compat.parity import environment, folder
+from vllm_ray_compat.parity.arm import MP, ArmSpec
 from vllm_ray_compat.parity.cluster import RayCluster
-from vllm_ray_compat.parity.compare import Comparison, compare, differences
+from vllm_ray_compat.parity.conclude import check_what_ran, conclude
 from vllm_ray_compat.parity.interrupt import StopRequest
-from vllm_ray_compat.parity.models import Model, find_model
+from vllm_ray_compat.parity.plan import Plan
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.supervise import ArmOutcome, run_arm
-from vllm_ray_compat.parity.topology import Topology, parse_topology
-from vllm_ray_compat.parity.workloads import Suite, load_suite
+from vllm_ray_compat.parity.topology import Topology
 from vllm_ray_compat.schedule import Backend
-from vllm_ray_compat.selector import select
-from vllm_ray_compat.settings import Settings, describe_unknown, read_settings
-from vllm_ray_compat.vllm_api import Installation, find_vllm
-
-BACKENDS: tuple[str, ...] = (Backend.LEGACY.value, Backend.V2.value, MP)
-
-#: Engine arguments that a run sets itself, and from what.
-RESERVED_ENGINE_ARGS = {
-    "model": "--model",
-    "tensor_parallel_size": "--topology",
-    "pipeline_parallel_size": "--topology",
-    "distributed_executor_backend": "--reference and --candidate",
-    "worker_extension_cls": "the probe that describes the workers",
-    "async_scheduling": "the pins of all arms",
-}
-
-REFERENCE: Literal["reference"] = "reference"
-AGAIN: Literal["reference-again"] = "reference-again"
-CANDIDATE: Literal["candidate"] = "candidate"
-
-
-class RayMissingError(UnusableEnvironmentError):
-    """Ray is not installed (exit code 3)."""
-
-    def __str__(self) -> str:
-        return (
-            "Ray is not installed in this Python environment, and the legacy and v2 executors "
-            "need it. Install it: pip install 'ray[cgraph]' (without a GPU: pip install ray)."
-        )
 
 
 class Watcher(Protocol):
@@ -67,119 +31,6 @@ class Watcher(Protocol):
     def step(self, label: str) -> None: ...  # noqa: D102
     def now(self, what: str) -> None: ...  # noqa: D102
     def done(self, how: str) -> None: ...  # noqa: D102
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the caller asks of a run; texts as they were given, checked by :func:`plan`."""
-
-    model: str = "tiny"
-    topologies: Sequence[str] = ("tp2", "pp2")
-    reference: str = Backend.LEGACY.value
-    candidates: Sequence[str] = (Backend.V2.value,)
-    suite: str = "smoke"
-    report_dir: Path = Path("parity-report")
-    ray_address: str | None = None
-    arm_timeout_s: float = 300.0
-    inject_fault: str | None = None
-    engine_core: Literal["inproc", "process"] = "inproc"
-    engine_args: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A checked run: nothing in it can still be a mistake of the caller."""
-
-    options: Options
-    vllm: Installation
-    model: Model
-    suite: Suite
-    topologies: tuple[Topology, ...]
-    executors: Mapping[str, str]
-    arms: tuple[tuple[Topology, str, str], ...]
-    cpu: bool
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def steps(self) -> int:
-        """The arms, and Ray's start where the run starts it."""
-        return len(self.arms) + int(self.starts_ray)
-
-    @property
-    def needs_ray(self) -> bool:
-        """Whether an arm runs on Ray."""
-        return any(backend != MP for _, backend, _ in self.arms)
-
-    @property
-    def starts_ray(self) -> bool:
-        """Whether the run starts a cluster of its own."""
-        return self.needs_ray and self.options.ray_address is None
-
-
-def plan(options: Options) -> Plan:
-    """Check everything that can be checked before anything starts.
-
-    Raises:
-        UsageError: an unknown word, a topology that does not fit, a model that is not there.
-        UnusableEnvironmentError: no vLLM, no Ray, or an executor this release does not have.
-    """
-    for backend in (options.reference, *options.candidates):
-        if backend not in BACKENDS:
-            raise unknown("backend", backend, BACKENDS)
-    if options.inject_fault is not None and options.inject_fault not in faults.FAULTS:
-        raise unknown("fault", options.inject_fault, faults.FAULTS)
-    if options.ray_address is not None and not options.ray_address.strip():
-        raise UsageError("--ray-address is empty. Give ip:port, or leave it out.")
-    for name in set(options.engine_args) & set(RESERVED_ENGINE_ARGS):
-        raise UsageError(
-            f"--engine-arg {name} cannot be set: the run sets it itself, from "
-            f"{RESERVED_ENGINE_ARGS[name]}."
-        )
-    suite = load_suite(options.suite)
-    topologies = tuple(dict.fromkeys(parse_topology(text) for text in options.topologies))
-    settings = read_settings()
-
-    candidates = tuple(dict.fromkeys(options.candidates))
-    arms = tuple(
-        (topology, backend, role)
-        for topology in topologies
-        for backend, role in (
-            (options.reference, REFERENCE),
-            *((backend, CANDIDATE) for backend in candidates),
-            (options.reference, AGAIN),
-        )
-    )
-    backends = {backend for _, backend, _ in arms}
-    vllm = find_vllm()
-    if backends != {MP} and importlib.util.find_spec("ray") is None:
-        raise RayMissingError
-    executors = {backend: _executor(vllm, backend) for backend in backends}
-    model = find_model(options.model)
-    for topology in topologies:
-        topology.check(model.heads, model.layers, model.name)
-    folder.check(options.report_dir)
-    return Plan(
-        options=options,
-        vllm=vllm,
-        model=model,
-        suite=suite,
-        topologies=topologies,
-        executors=executors,
-        arms=arms,
-        cpu=vllm.is_cpu_build,
-        remarks=tuple(describe_unknown(name) for name in settings.unknown),
-    )
-
-
-def _executor(vllm: Installation, backend: str) -> str:
-    """Return the class that the arm of *backend* must turn out to run."""
-    if backend == MP:
-        return MP_EXECUTOR
-    value = FlagValue.OFF if backend == Backend.LEGACY.value else FlagValue.ON
-    decision = select(vllm, flag=Flag(value), settings=Settings(restore_legacy=True))
-    if not catalog.is_present(decision):
-        raise catalog.ExecutorMissingError(catalog.missing_text(decision))
-    return decision.executor
 
 
 def run(
@@ -232,7 +83,7 @@ def run(
                 _phase_teller(watch),
                 stop,
             )
-            _check_what_ran(checked, outcome, outcomes)
+            check_what_ran(checked, outcome, outcomes)
             outcomes.append(outcome)
             watch.done(
                 f"done in {outcome.took_s:.1f} s"
@@ -241,43 +92,9 @@ def run(
             )
         if cluster is not None and any(outcome.failure for outcome in outcomes):
             _keep_ray_logs(cluster, where)
-    report = _conclude(checked, outcomes, started.isoformat(timespec="seconds"), began)
+    report = conclude(checked, outcomes, started.isoformat(timespec="seconds"), began)
     rep.write_report(report, where)
     return report
-
-
-#: What every arm of a topology must have in common with the reference, else nothing is proved.
-_PINNED = ("vllm", "torch", "dtype", "async_scheduling", "enforce_eager", "v2_model_runner")
-
-
-def _check_what_ran(checked: Plan, outcome: ArmOutcome, before: Sequence[ArmOutcome]) -> None:
-    """Fail an arm that ran something else than planned, or than the reference ran."""
-    capture = _read(outcome)
-    if outcome.failure is not None or capture is None:
-        return
-    engine = capture.engine
-    if engine is None:
-        outcome.failure = "capture: it holds no record of the engine"
-        return
-    world_size = parse_topology(outcome.spec.topology).world_size
-    wrong = []
-    if len(engine.workers) != world_size:
-        wrong.append(f"{len(engine.workers)} workers instead of {world_size}")
-    if not checked.vllm.version.startswith(engine.vllm.partition("+")[0]):
-        wrong.append(f"vLLM {engine.vllm} instead of {checked.vllm.version}")
-    if len(capture.results) != sum(len(w.requests) for w in checked.suite.workloads):
-        wrong.append(f"{len(capture.results)} results for the requests of the suite")
-    for other in before:
-        reference = _read(other) if other.spec.topology == outcome.spec.topology else None
-        if other.spec.role == REFERENCE and reference is not None and reference.engine is not None:
-            wrong += [
-                f"{name} {getattr(engine, name)} where the reference has "
-                f"{getattr(reference.engine, name)}"
-                for name in _PINNED
-                if getattr(engine, name) != getattr(reference.engine, name)
-            ]
-    if wrong:
-        outcome.failure = "not comparable: it ran with " + "; ".join(wrong)
 
 
 def _reach_ray(
@@ -346,157 +163,3 @@ def _keep_ray_logs(cluster: RayCluster, where: Path) -> None:
             dirs_exist_ok=True,
             ignore=shutil.ignore_patterns("events", "old"),
         )
-
-
-def _conclude(
-    checked: Plan, outcomes: Sequence[ArmOutcome], started: str, began: float
-) -> rep.Report:
-    captures = {o.spec.label: _read(o) for o in outcomes}
-    fault = _inject(checked, outcomes, captures)
-    verdicts: list[rep.TopologyVerdict] = []
-    compared: list[Comparison] = []
-    floors: list[rep.NoiseFloor] = []
-    for topology in map(str, checked.topologies):
-        here = [o for o in outcomes if o.spec.topology == topology]
-        usable = {o.spec.role: captures[o.spec.label] for o in here if o.failure is None}
-        reference, again = usable.get(REFERENCE), usable.get(AGAIN)
-        floor: list[Comparison] = []
-        if reference is not None and again is not None:
-            floor = compare(topology, reference, again, f"{again.header.backend} again")
-            floors.append(
-                rep.NoiseFloor(
-                    topology=topology,
-                    reference=reference.header.backend,
-                    runs=2,
-                    requests=len(reference.results),
-                    differences=differences(floor),
-                )
-            )
-        for outcome in (o for o in here if o.spec.role == CANDIDATE):
-            candidate = captures[outcome.spec.label]
-            found: list[Comparison] = []
-            if reference is not None and candidate is not None and outcome.failure is None:
-                found = compare(topology, reference, candidate)
-            verdict = noise.judge(floor, found)
-            if any(o.failure for o in here if o.spec.role != CANDIDATE or o is outcome):
-                verdict = "inconclusive" if any(o.environment for o in here) else "fail"
-            compared += found
-            verdicts.append(
-                rep.TopologyVerdict(
-                    topology=topology,
-                    reference=checked.options.reference,
-                    candidate=outcome.spec.backend,
-                    verdict=verdict,
-                    requests=len({(c.workload, c.request) for c in found}),
-                    different=len({(c.workload, c.request) for c in differences(found)}),
-                )
-            )
-    environment_failure = any(o.environment for o in outcomes)
-    overall = noise.worst([v.verdict for v in verdicts])
-    if any(o.failure for o in outcomes) and not environment_failure:
-        overall = "fail"
-    return rep.Report(
-        verdict=overall,
-        vllm=checked.vllm.version,
-        suite=checked.suite.name,
-        model=checked.options.model,
-        engine_core=checked.options.engine_core,
-        started_at=started,
-        took_s=round(time.monotonic() - began, 1),
-        topologies=verdicts,
-        arms=[_arm(o, captures[o.spec.label]) for o in outcomes],
-        comparisons=compared,
-        noise_floor=floors,
-        known_differences=[
-            known
-            for known in rep.KNOWN_DIFFERENCES
-            if known.backend in {o.spec.backend for o in outcomes}
-        ],
-        injected_fault=fault,
-        left_behind=sorted({path for o in outcomes for path in o.left}),
-        environment_failure=environment_failure,
-    )
-
-
-def _read(outcome: ArmOutcome) -> cap.Capture | None:
-    try:
-        return cap.read_capture(outcome.spec.capture, lenient_end=True)
-    except cap.CaptureError:
-        if outcome.failure is None:
-            raise
-        return None  # the arm failed before or while it wrote; its failure is reported
-
-
-def _inject(
-    checked: Plan, outcomes: Sequence[ArmOutcome], captures: dict[str, cap.Capture | None]
-) -> faults.Fault | None:
-    """Alter the first candidate's capture in memory; the file on disk stays what the arm wrote."""
-    if checked.options.inject_fault is None:
-        return None
-    for outcome in outcomes:
-        capture = captures[outcome.spec.label]
-        if outcome.spec.role == CANDIDATE and outcome.failure is None and capture is not None:
-            captures[outcome.spec.label], fault = faults.inject(
-                capture, checked.options.inject_fault
-            )
-            return fault
-    return None
-
-
-def _arm(outcome: ArmOutcome, capture: cap.Capture | None) -> rep.Arm:
-    spec = outcome.spec
-    engine = capture.engine if capture else None
-    end = capture.end if capture else None
-    return rep.Arm.model_validate(
-        {
-            "label": spec.label,
-            "role": spec.role,
-            "backend": spec.backend,
-            "topology": spec.topology,
-            "expected_executor": spec.expected_executor,
-            **{
-                name: getattr(engine, name, None)
-                for name in (
-                    *("executor", "executor_read_from", "provider", "vllm", "ray", "torch"),
-                    *("python", "dtype", "async_scheduling", "v2_model_runner"),
-                )
-            },
-            "workers": [worker.model_dump() for worker in engine.workers] if engine else [],
-            "timings": {
-                "engine_start_s": engine.start_s if engine else None,
-                "workloads_s": end.workloads_s if end else {},
-                "shutdown_s": end.shutdown_s if end else None,
-                "total_s": outcome.took_s,
-            },
-            "capture": spec.capture.name,
-            "log": outcome.log.name,
-            "failure": outcome.failure,
-            "log_tail": outcome.log_tail() if outcome.failure else [],
-        }
-    )
-
-
-def parse_engine_args(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse ``name=value`` texts; a value is JSON, or else taken as it stands.
-
-    Raises:
-        UsageError: a text without ``=`` or without a name.
-    """
-    parsed: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise UsageError(
-                f"--engine-arg {text!r} is not NAME=VALUE. Example: "
-                "--engine-arg disable_custom_all_reduce=true"
-            )
-        try:
-            parsed[name] = json.loads(value, parse_constant=_no_constant)
-        except json.JSONDecodeError:
-            parsed[name] = value
-    return parsed
-
-
-def _no_constant(text: str) -> Any:
-    """Refuse NaN and Infinity, which Python's parser takes and JSON has not."""
-    raise UsageError(f"--engine-arg: {text} is no JSON number.")

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vllm_ray_compat.parity.arm import short_name
 from vllm_ray_compat.parity.compare import Comparison, differences
 from vllm_ray_compat.parity.report.data import Arm, Report
 
@@ -90,7 +91,7 @@ def _arms_table(report: Report) -> Table:
         timings = arm.timings
         table.add_row(
             arm.topology,
-            Text(arm.backend + (" (again)" if arm.role == "reference-again" else "")),
+            Text(short_name(arm.backend) + (" (again)" if arm.role == "reference-again" else "")),
             Text((arm.executor or "-").rpartition(":")[2]),
             "-" if timings.engine_start_s is None else f"{timings.engine_start_s:.0f} s",
             f"{sum(timings.workloads_s.values()):.1f} s" if timings.workloads_s else "-",
