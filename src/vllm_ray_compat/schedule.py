@@ -91,6 +91,11 @@ COMPAT_EXECUTORS = {
 }
 
 
+#: The first release that asks the executor's class whether it can schedule asynchronously. Before,
+#: vLLM goes by the backend's name, and ``"ray"`` is not among those that can.
+ASYNC_BY_CLASS_SINCE = Version("0.19.0")
+
+
 class ScheduleError(AssertionError):
     """The table contradicts itself; raised when the module is loaded."""
 

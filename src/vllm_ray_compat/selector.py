@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from vllm_ray_compat import deprecations, schedule
 from vllm_ray_compat.errors import EXIT_DIFFERENCE, RaycompatError
@@ -243,6 +243,11 @@ def _decide(
     shipped = backend in ships
     if not shipped:
         reasons.append(f"vLLM {version} does not ship {backend.value}: this package provides it")
+        if backend is Backend.V2 and not _asks_the_class(version):
+            notes.append(
+                f"V2 runs without async scheduling here: vLLM before "
+                f"{schedule.ASYNC_BY_CLASS_SINCE} allows it by the backend's name, and not for ray."
+            )
     after = schedule.next_row(row)
     return Decision(
         backend=backend,
@@ -315,6 +320,13 @@ def _choose(
         deprecations.FlagIgnoredSinceVllm033Warning(deprecations.flag_ignored_text(removed_in))
     )
     return Backend.V2
+
+
+def _asks_the_class(version: str) -> bool:
+    try:
+        return Version(version) >= schedule.ASYNC_BY_CLASS_SINCE
+    except InvalidVersion:
+        return True
 
 
 def _names(backends: frozenset[Backend]) -> str:

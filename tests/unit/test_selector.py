@@ -221,5 +221,14 @@ def test_without_us_the_decision_is_vllms(
     decision.enforce()
 
 
+@pytest.mark.parametrize(
+    ("release", "noted"),
+    [("0.15.1", True), ("0.18.1", True), ("0.19.0", False), ("0.20.2", False), ("0.32.0", False)],
+)
+def test_where_v2_runs_without_async_scheduling(release: str, noted: bool) -> None:
+    notes = select(release, flag=ON, settings=Settings()).notes
+    assert any("without async scheduling" in note for note in notes) is noted
+
+
 def test_our_name_in_the_allow_list_is_enough() -> None:
     assert select("0.32.0", environ={"VLLM_PLUGINS": "a,vllm_ray_compat"}).routed
