@@ -72,6 +72,22 @@ def test_an_engine_that_does_not_start_shows_the_root_cause(run: Run) -> None:
     assert any("no space left" in line for line in outcome.log_tail())
 
 
+def test_a_traceback_as_text_is_told_by_its_last_line(run: Run) -> None:
+    """As Ray sends it, in colours."""
+    outcome, _ = run(
+        """
+        def LLM(**kw):
+            raise RuntimeError(
+                "\\x1b[36mray::Worker.step()\\x1b[39m (pid=1)\\n"
+                '  File "/x/dag.py", line 3, in run\\n    f()\\n    ^^^\\n'
+                "ValueError: CUDA_VISIBLE_DEVICES set incorrectly."
+            )
+        """
+    )
+    said = "RuntimeError: ValueError: CUDA_VISIBLE_DEVICES set incorrectly."
+    assert outcome.failure == f"engine-start: {said}"
+
+
 def test_a_crash_names_the_signal(run: Run) -> None:
     outcome, _ = run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert outcome.failure == "crash: killed by SIGKILL before the end of the suite"

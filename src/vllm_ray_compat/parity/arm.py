@@ -11,6 +11,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import re
 import signal
 import sys
 import time
@@ -320,17 +321,31 @@ def _logprobs(positions: Any) -> cap.Logprobs | None:
     return found
 
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
 def _root_cause(error: BaseException) -> str:
-    """Return the text of the first error of a chain, and of the last where it differs."""
+    """Return the text of the first error of a chain, and of the last where it differs.
+
+    The log has all of it. Here an error whose text is a whole traceback (Ray sends those) is
+    told by its last line, which names the error.
+    """
     first = error
     while first.__cause__ is not None or (
         first.__context__ is not None and not first.__suppress_context__
     ):
         first = first.__cause__ or first.__context__ or first
-    text = f"{type(first).__name__}: {first}".strip()
-    if first is not error:
-        text += f" (seen as {type(error).__name__}: {error})"
-    return " ".join(text.split())[:2000]
+    text = _told(first)
+    return text if first is error else f"{text} (seen as {_told(error)})"
+
+
+def _told(error: BaseException) -> str:
+    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    name = type(error).__name__
+    is_traceback = len(lines) > 3 and any(line.startswith('File "') for line in lines)
+    text = f"{name}: {last}" if is_traceback else f"{name}: {' '.join(lines)}"
+    return text[:1000]
 
 
 def _version(distribution: str) -> str | None:
