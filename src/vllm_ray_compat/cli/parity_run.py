@@ -30,8 +30,8 @@ def run(
         list[str] | None,
         typer.Option(help="tpN, ppN or tpNppN; repeatable. Default: tp2 and pp2."),
     ] = None,
-    reference: Annotated[str, typer.Option(help="legacy, v2 or mp.")] = "legacy",
-    candidate: Annotated[str, typer.Option(help="legacy, v2 or mp.")] = "v2",
+    reference: Annotated[str, typer.Option(help="legacy, v2, mp or module:Class.")] = "legacy",
+    candidate: Annotated[str, typer.Option(help="legacy, v2, mp or module:Class.")] = "v2",
     also: Annotated[list[str] | None, typer.Option(help="A further candidate; repeatable.")] = None,
     suite: Annotated[str, typer.Option(help="The suite of workloads.")] = "smoke",
     report_dir: Annotated[

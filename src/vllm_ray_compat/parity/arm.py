@@ -7,6 +7,7 @@ environment first. What is written says what ran, read from the live engine, nev
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -31,6 +32,8 @@ MP_EXECUTOR = "vllm.v1.executor.multiproc_executor:MultiprocExecutor"
 _EXECUTOR_OF_ACTOR = {
     "vllm.v1.executor.ray_executor_v2:RayWorkerProc": VLLM_EXECUTORS[Backend.V2],
     "vllm.v1.executor.ray_utils:RayWorkerWrapper": VLLM_EXECUTORS[Backend.LEGACY],
+    "vllm_ray_compat.executors.ray_worker:RayWorkerProc": COMPAT_EXECUTORS[Backend.V2],
+    "vllm_ray_compat.executors.legacy_worker:LegacyWorker": COMPAT_EXECUTORS[Backend.LEGACY],
 }
 
 
@@ -52,7 +55,7 @@ class ArmSpec(BaseModel):
     @property
     def label(self) -> str:
         """How the arm is called in displays and file names: ``tp2-reference-legacy``."""
-        return f"{self.topology}-{self.role}-{self.backend}"
+        return f"{self.topology}-{self.role}-{self.backend.rpartition(':')[2]}"
 
 
 class ArmFailedError(Exception):
@@ -159,9 +162,22 @@ def engine_arguments(spec: ArmSpec, suite: Suite) -> dict[str, Any]:
         "model": spec.model,
         "tensor_parallel_size": topology.tp,
         "pipeline_parallel_size": topology.pp,
-        "distributed_executor_backend": MP if spec.backend == MP else "ray",
+        "distributed_executor_backend": executor_backend(spec.backend),
         "worker_extension_cls": "vllm_ray_compat.parity.worker_probe.WorkerProbe",
     }
+
+
+def executor_backend(backend: str) -> Any:
+    """Return what vLLM takes for a backend: ``mp``, ``ray``, or a class named ``module:Class``."""
+    if is_class(backend):
+        module, _, name = backend.partition(":")
+        return getattr(importlib.import_module(module), name)
+    return MP if backend == MP else "ray"
+
+
+def is_class(backend: str) -> bool:
+    """Say whether *backend* names an executor class itself, as ``module:Class``."""
+    return ":" in backend
 
 
 def describe_engine(llm: Any, engine_core: str, start_s: float) -> cap.Engine:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from vllm_ray_compat.names import FLAG_NAME, INVALID_FLAG_NAME, PREFIX
-from vllm_ray_compat.parity.arm import MP
+from vllm_ray_compat.parity.arm import MP, is_class
 from vllm_ray_compat.schedule import Backend
 
 #: Both arms get these. The model runner is pinned because the legacy executor is wrong with V2's
@@ -70,7 +70,7 @@ def arm_environment(
     """
     environ = {**base, **ray}
     environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if engine_core == "inproc" else "1"
-    if backend == MP:
+    if backend == MP or is_class(backend):
         return environ
     environ[FLAG_NAME] = "0" if backend == Backend.LEGACY.value else "1"
     if restore_legacy:

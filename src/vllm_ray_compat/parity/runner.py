@@ -20,7 +20,7 @@ from vllm_ray_compat.executors import catalog
 from vllm_ray_compat.flag import Flag, FlagValue
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity import environment, faults, noise
-from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR, ArmSpec
+from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR, ArmSpec, is_class
 from vllm_ray_compat.parity.cluster import RayCluster
 from vllm_ray_compat.parity.compare import Comparison, compare, differences
 from vllm_ray_compat.parity.models import Model, find_model
@@ -112,7 +112,9 @@ def plan(options: Options) -> Plan:
         UnusableEnvironmentError: no vLLM, no Ray, or an executor this release does not have.
     """
     for backend in (options.reference, *options.candidates):
-        if backend not in BACKENDS:
+        if is_class(backend):
+            _check_class(backend)
+        elif backend not in BACKENDS:
             raise unknown("backend", backend, BACKENDS)
     if options.inject_fault is not None and options.inject_fault not in faults.FAULTS:
         raise unknown("fault", options.inject_fault, faults.FAULTS)
@@ -150,10 +152,30 @@ def plan(options: Options) -> Plan:
     )
 
 
+def _check_class(backend: str) -> None:
+    """Check that the module of a backend given as ``module:Class`` is there.
+
+    Raises:
+        UsageError: it is not.
+    """
+    module = backend.partition(":")[0]
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise UsageError(
+            f"Backend {backend!r}: there is no module {module!r}. Name an executor class as "
+            f"module:Class, or one of {', '.join(BACKENDS)}."
+        )
+
+
 def _executor(vllm: Installation, backend: str) -> str:
     """Return the class that the arm of *backend* must turn out to run."""
     if backend == MP:
         return MP_EXECUTOR
+    if is_class(backend):
+        return backend
     value = FlagValue.OFF if backend == Backend.LEGACY.value else FlagValue.ON
     decision = select(vllm, flag=Flag(value), settings=Settings(restore_legacy=True))
     if not catalog.is_present(decision):

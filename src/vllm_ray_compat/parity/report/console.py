@@ -85,13 +85,18 @@ def _arms_table(report: Report) -> Table:
         timings = arm.timings
         table.add_row(
             arm.topology,
-            Text(arm.backend + (" (again)" if arm.role == "reference-again" else "")),
+            Text(_short_name(arm.backend) + (" (again)" if arm.role == "reference-again" else "")),
             Text((arm.executor or "-").rpartition(":")[2]),
             "-" if timings.engine_start_s is None else f"{timings.engine_start_s:.0f} s",
             f"{sum(timings.workloads_s.values()):.1f} s" if timings.workloads_s else "-",
             _against(report, arm),
         )
     return table
+
+
+def _short_name(backend: str) -> str:
+    """Return a backend's name; of a class given as ``module:Class``, the class."""
+    return backend.rpartition(":")[2]
 
 
 def _against(report: Report, arm: Arm) -> Text:

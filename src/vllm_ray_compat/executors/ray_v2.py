@@ -1,0 +1,307 @@
+"""RayExecutorV2 for the vLLM releases that do not ship it (0.15 to 0.19).
+
+The design of vLLM RFC 35848: the control plane is the message queue of ``MultiprocExecutor``, the
+data plane is ``torch.distributed`` in the workers; Ray places the workers, starts them and tells
+when one dies. No Ray call is made on the path of a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from vllm import envs
+from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+from vllm.platforms import current_platform
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+from vllm_ray_compat.executors import ray_cluster, startup
+from vllm_ray_compat.executors.monitor import WorkerMonitor
+from vllm_ray_compat.executors.placement import RankPlacement, local_ranks_of
+from vllm_ray_compat.executors.ray_worker import RayWorkerProc, stop_worker
+from vllm_ray_compat.executors.worker_env import driver_environment
+from vllm_ray_compat.names import LOGGER_NAME
+from vllm_ray_compat.vllm_api import noset_variables
+
+_logger = logging.getLogger(LOGGER_NAME)
+
+#: Seconds workers get to end by themselves before Ray ends them.
+_STOP_GRACE_S = 0.8
+
+
+class _Resources:
+    """What an executor holds outside its process, released once, by whoever comes first.
+
+    An object of its own, so that the finalizer does not keep the executor alive.
+    """
+
+    def __init__(self) -> None:
+        self.group: ray_cluster.Group | None = None
+        self.actors: dict[int, Any] = {}
+        self.run_refs: dict[int, Any] = {}
+        self.broadcast: Any = None
+        self.responses: list[Any] = []
+        self.monitor: WorkerMonitor | None = None
+        self._lock = threading.Lock()
+        self._released = False
+
+    def release(self, *, graceful: bool, remove_group: bool) -> None:
+        """Stop the workers and close the queues. Idempotent, from any thread."""
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+        if self.monitor is not None:
+            self.monitor.stop()
+        if graceful and self.run_refs and self.broadcast is not None:
+            self._ask_to_stop()
+        for rank, actor in self.actors.items():
+            try:
+                ray.kill(actor)
+            except Exception as error:  # Ray may be gone already; the others still need it
+                _logger.debug("The actor of rank %d could not be killed: %s", rank, error)
+        for queue in [self.broadcast, *self.responses]:
+            if queue is not None and hasattr(queue, "shutdown"):
+                queue.shutdown()
+        self.broadcast, self.responses, self.actors = None, [], {}
+        if remove_group and self.group is not None:
+            self.group.remove()
+
+    def _ask_to_stop(self) -> None:
+        """Have the workers leave their loops, so that connectors and profilers are flushed."""
+        with contextlib.suppress(Exception):  # they are killed next, whatever happens here
+            order: tuple[Any, ...] = (cloudpickle.dumps(stop_worker), (), {}, -1)
+            self.broadcast.enqueue(order, timeout=_STOP_GRACE_S)
+            refs = list(self.run_refs.values())
+            ray.wait(refs, num_returns=len(refs), timeout=_STOP_GRACE_S)
+
+
+class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
+    """``MultiprocExecutor`` whose workers are Ray actors."""
+
+    uses_ray: bool = True
+    supports_pp: bool = True
+
+    def _init_executor(self) -> None:
+        self.is_failed = False
+        self.failure_callback: Callable[[], None] | None = None
+        self.shutting_down = False
+        # collective_rpc of vLLM ≤ 0.17 hands this to the queues as their way out.
+        self.shutdown_event = threading.Event()
+        self._resources = resources = _Resources()
+        self._finalizer = weakref.finalize(
+            self, resources.release, graceful=False, remove_group=True
+        )
+        try:
+            self._start(resources, startup.Deadline(startup.start_timeout_s()))
+        except BaseException:
+            self.shutting_down = True
+            resources.release(graceful=False, remove_group=True)
+            raise
+
+    def _start(self, resources: _Resources, deadline: startup.Deadline) -> None:
+        parallel_config = self.parallel_config
+        device_key = current_platform.ray_device_key
+        if not device_key:
+            raise startup.WorkerStartError(
+                f"vLLM's platform {current_platform.device_name!r} names no Ray resource for its "
+                "device, so Ray cannot place workers on it. On the CPU, set RAYCOMPAT_CPU=1 here "
+                "and where Ray is started."
+            )
+        self._get_parallel_sizes()
+        ray_cluster.connect(parallel_config)
+        resources.group = ray_cluster.acquire_group(parallel_config, device_key)
+        driver_node = ray.get_runtime_context().get_node_id()
+        placed = ray_cluster.place_ranks(resources.group, device_key, driver_node, self.world_size)
+
+        local = local_ranks_of(placed, driver_node)
+        self.rpc_broadcast_mq = resources.broadcast = MessageQueue(
+            self.world_size,
+            len(local),
+            local_reader_ranks=local,
+            max_chunk_bytes=envs.VLLM_MQ_MAX_CHUNK_BYTES_MB * 1024 * 1024,
+            connect_ip=ray.util.get_node_ip_address(),
+        )
+        resources.actors = {p.rank: self._actor(p, resources.group) for p in placed}
+        actors = resources.actors
+        found = startup.collect(
+            {rank: actor.describe.remote() for rank, actor in actors.items()},
+            "The start of the worker",
+            deadline,
+        )
+        self._check_nodes(placed, found)
+        store = startup.collect(
+            {0: actors[0].open_store.remote(self.world_size)}, "The process group's store", deadline
+        )
+        handles = startup.collect(
+            {
+                p.rank: actors[p.rank].start.remote(
+                    vllm_config=self.vllm_config,
+                    rank=p.rank,
+                    local_rank=p.local_rank,
+                    distributed_init_method=store[0],
+                    input_handle=self.rpc_broadcast_mq.export_handle(),
+                    is_driver_worker=self._is_driver_worker(p.rank),
+                    on_driver_node=p.node_id == driver_node,
+                    driver_environment=driver_environment(),
+                    own_environment=_devices_of_node(p, placed, found),
+                )
+                for p in placed
+            },
+            "Loading the model",
+            deadline,
+        )
+        for p in placed:
+            queue = MessageQueue.create_from_handle(handles[p.rank], 0)
+            resources.responses.append(
+                queue if p.node_id == driver_node else _RemoteQueue(queue, self)
+            )
+        self.response_mqs = resources.responses
+        # Before the barrier: workers subscribe to the queues in there.
+        resources.run_refs = {rank: actor.run.remote() for rank, actor in actors.items()}
+        startup.wait_for_barrier(self._barrier, list(resources.run_refs.items()), deadline)
+
+        self.futures_queue: deque[Any] = deque()
+        self._post_init_executor()
+        resources.monitor = WorkerMonitor(self, resources.run_refs)
+        self.output_rank = self._get_output_rank()
+
+    def _actor(self, place: RankPlacement, group: ray_cluster.Group) -> Any:
+        devices = envs.VLLM_RAY_PER_WORKER_GPUS
+        device_key = current_platform.ray_device_key
+        resources = (
+            {"num_gpus": devices}
+            if device_key == "GPU"
+            else {"num_gpus": 0, "resources": {device_key: devices}}
+        )
+        runtime_env = dict(self.parallel_config.ray_runtime_env or {})
+        runtime_env["env_vars"] = {
+            **runtime_env.get("env_vars", {}),
+            **dict.fromkeys(noset_variables(current_platform), "1"),
+        }
+        if self.parallel_config.ray_workers_use_nsight:
+            runtime_env["nsight"] = {
+                "t": "cuda,cudnn,cublas",
+                "o": "'worker_process_%p'",
+                "cuda-graph-trace": "node",
+            }
+        strategy = PlacementGroupSchedulingStrategy(
+            placement_group=group.handle, placement_group_bundle_index=place.bundle_index
+        )
+        return (
+            ray.remote(RayWorkerProc)
+            .options(
+                name=self._actor_name(place.rank),
+                num_cpus=0,
+                scheduling_strategy=strategy,
+                runtime_env=runtime_env,
+                **resources,
+            )
+            .remote()
+        )
+
+    def _actor_name(self, rank: int) -> str:
+        """Return the name the Ray dashboard shows; unique for each data parallel engine, too."""
+        config = self.parallel_config
+        tp, pp = config.tensor_parallel_size, config.pipeline_parallel_size
+        name = f"vllm_Worker_{self.vllm_config.instance_id}"
+        if config.data_parallel_size > 1:
+            name += f"_DP{config.data_parallel_rank}"
+        if tp > 1:
+            name += f"_TP{rank % tp}"
+        if pp > 1:
+            name += f"_PP{rank // tp % pp}"
+        if rank >= tp * pp:
+            name += f"_PCP{rank // (tp * pp)}"
+        return name
+
+    def _check_nodes(
+        self, placed: list[RankPlacement], found: dict[int, tuple[str, list[str]]]
+    ) -> None:
+        for p in placed:
+            node, devices = found[p.rank]
+            if node != p.node_id or not devices:
+                raise startup.WorkerStartError(
+                    f"Ray placed rank {p.rank} on node {node} with devices {devices}; the "
+                    f"placement group says node {p.node_id}, bundle {p.bundle_index}."
+                )
+
+    def _barrier(self) -> None:
+        self.rpc_broadcast_mq.wait_until_ready()
+        for queue in self.response_mqs:
+            queue.wait_until_ready()
+
+    def on_worker_death(self, ranks: list[int], cause: str) -> None:
+        """Fail the engine; called by the monitor."""
+        _logger.error("The worker of rank %s died: %s", ", ".join(map(str, ranks)), cause)
+        self.is_failed = True
+        self._end(graceful=False)
+        callback, self.failure_callback = self.failure_callback, None
+        if callback is not None:
+            callback()
+
+    def shutdown(self) -> None:
+        """Stop the workers and release everything. Idempotent."""
+        self._end(graceful=not getattr(self, "is_failed", True))
+
+    def _end(self, *, graceful: bool) -> None:
+        resources = getattr(self, "_resources", None)
+        if resources is None:
+            return
+        self.shutting_down = True
+        self.shutdown_event.set()
+        resources.release(graceful=graceful, remove_group=True)
+        self.rpc_broadcast_mq = None
+        self.response_mqs = []
+
+
+def _devices_of_node(
+    place: RankPlacement, placed: list[RankPlacement], found: dict[int, tuple[str, list[str]]]
+) -> dict[str, str]:
+    """Return the variable that shows a worker every device this engine has on its node.
+
+    vLLM ≤ 0.23 takes the device by local rank from there.
+    """
+    devices = [d for p in placed if p.node_id == place.node_id for d in found[p.rank][1]]
+    by_number = sorted(devices, key=lambda d: (not d.isdigit(), int(d) if d.isdigit() else 0, d))
+    return {current_platform.device_control_env_var: ",".join(by_number)}
+
+
+class _RemoteQueue:
+    """A response queue from another node that a dead worker cannot block for ever.
+
+    vLLM can wake a reader of shared memory, but not one that waits on TCP (defect V2-5): this
+    one looks every half second whether the executor has failed.
+    """
+
+    _SLICE_S = 0.5
+
+    def __init__(self, queue: Any, executor: RayExecutorV2) -> None:
+        self._queue = queue
+        self._executor = weakref.ref(executor)
+
+    def dequeue(self, timeout: float | None = None, **options: Any) -> Any:
+        left = timeout
+        while True:
+            piece = self._SLICE_S if left is None else min(self._SLICE_S, left)
+            try:
+                return self._queue.dequeue(timeout=piece, **options)
+            except TimeoutError:
+                executor = self._executor()
+                if executor is None or executor.is_failed or executor.shutting_down:
+                    raise RuntimeError("A worker died; the executor has shut down.") from None
+                if left is not None:
+                    left -= piece
+                    if left <= 0:
+                        raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
