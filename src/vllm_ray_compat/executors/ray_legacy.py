@@ -94,6 +94,7 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
 
     def _init_executor(self) -> None:
         self.is_failed = False
+        self.failure: str | None = None
         self.failure_callback: Callable[[], None] | None = None
         self._resources = resources = _Resources()
         self._finalizer = weakref.finalize(self, resources.release)
@@ -311,7 +312,7 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
 
     def _check_alive(self) -> None:
         if self.is_failed:
-            raise RuntimeError("Executor failed: a worker died, and the executor has shut down.")
+            raise RuntimeError(f"Executor failed: {self.failure}")
 
     # -- end ---------------------------------------------------------------------------------
 
@@ -324,8 +325,9 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
 
     def on_worker_death(self, ranks: list[int], cause: str) -> None:
         """Fail the engine; called by the monitor."""
-        _logger.error("The worker of rank %s died: %s", ", ".join(map(str, ranks)), cause)
+        self.failure = f"the worker of rank {', '.join(map(str, ranks))} died ({cause})"
         self.is_failed = True
+        _logger.error("Shutting the executor down: %s", self.failure)
         self.shutdown()
         callback, self.failure_callback = self.failure_callback, None
         if callback is not None:

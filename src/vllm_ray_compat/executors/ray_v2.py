@@ -27,6 +27,7 @@ from vllm_ray_compat.executors import ray_cluster, startup
 from vllm_ray_compat.executors.monitor import WorkerMonitor
 from vllm_ray_compat.executors.placement import RankPlacement, local_ranks_of
 from vllm_ray_compat.executors.ray_worker import RayWorkerProc, stop_worker
+from vllm_ray_compat.executors.response_queue import ResponseQueue
 from vllm_ray_compat.executors.worker_env import driver_environment
 from vllm_ray_compat.names import LOGGER_NAME
 from vllm_ray_compat.vllm_api import noset_variables
@@ -92,6 +93,7 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
 
     def _init_executor(self) -> None:
         self.is_failed = False
+        self.failure: str | None = None
         self.failure_callback: Callable[[], None] | None = None
         self.shutting_down = False
         # collective_rpc of vLLM ≤ 0.17 hands this to the queues as their way out.
@@ -103,8 +105,7 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         try:
             self._start(resources, startup.Deadline(startup.start_timeout_s()))
         except BaseException:
-            self.shutting_down = True
-            resources.release(graceful=False, remove_group=True)
+            self._end(graceful=False)
             raise
 
     def _start(self, resources: _Resources, deadline: startup.Deadline) -> None:
@@ -162,7 +163,7 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         for p in placed:
             queue = MessageQueue.create_from_handle(handles[p.rank], 0)
             resources.responses.append(
-                queue if p.node_id == driver_node else _RemoteQueue(queue, self)
+                ResponseQueue(queue, self, is_remote=p.node_id != driver_node)
             )
         self.response_mqs = resources.responses
         # Before the barrier: workers subscribe to the queues in there.
@@ -241,8 +242,9 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
 
     def on_worker_death(self, ranks: list[int], cause: str) -> None:
         """Fail the engine; called by the monitor."""
-        _logger.error("The worker of rank %s died: %s", ", ".join(map(str, ranks)), cause)
+        self.failure = f"the worker of rank {', '.join(map(str, ranks))} died ({cause})"
         self.is_failed = True
+        _logger.error("Shutting the executor down: %s", self.failure)
         self._end(graceful=False)
         callback, self.failure_callback = self.failure_callback, None
         if callback is not None:
@@ -273,35 +275,3 @@ def _devices_of_node(
     devices = [d for p in placed if p.node_id == place.node_id for d in found[p.rank][1]]
     by_number = sorted(devices, key=lambda d: (not d.isdigit(), int(d) if d.isdigit() else 0, d))
     return {current_platform.device_control_env_var: ",".join(by_number)}
-
-
-class _RemoteQueue:
-    """A response queue from another node that a dead worker cannot block for ever.
-
-    vLLM can wake a reader of shared memory, but not one that waits on TCP (defect V2-5): this
-    one looks every half second whether the executor has failed.
-    """
-
-    _SLICE_S = 0.5
-
-    def __init__(self, queue: Any, executor: RayExecutorV2) -> None:
-        self._queue = queue
-        self._executor = weakref.ref(executor)
-
-    def dequeue(self, timeout: float | None = None, **options: Any) -> Any:
-        left = timeout
-        while True:
-            piece = self._SLICE_S if left is None else min(self._SLICE_S, left)
-            try:
-                return self._queue.dequeue(timeout=piece, **options)
-            except TimeoutError:
-                executor = self._executor()
-                if executor is None or executor.is_failed or executor.shutting_down:
-                    raise RuntimeError("A worker died; the executor has shut down.") from None
-                if left is not None:
-                    left -= piece
-                    if left <= 0:
-                        raise
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
