@@ -35,8 +35,8 @@ class Queue:
 @pytest.mark.parametrize("is_remote", [False, True])
 def test_answers_and_options_pass_through(is_remote: bool) -> None:
     inner, executor = Queue("answer"), Executor()
-    queue = ResponseQueue(inner, executor, is_remote=is_remote)
-    assert queue.dequeue(timeout=0.25, cancel=None) == "answer"
+    queue = ResponseQueue(inner, executor, is_remote=is_remote, options={"cancel": None})
+    assert queue.dequeue(timeout=0.25) == "answer"
     assert inner.asked == [(0.25, {"cancel": None})]
     assert queue.name == "of vLLM"
 

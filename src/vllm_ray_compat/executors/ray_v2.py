@@ -8,11 +8,14 @@ when one dies. No Ray call is made on the path of a step.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import cloudpickle
@@ -21,9 +24,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from vllm import envs
 from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 from vllm.platforms import current_platform
-from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
 
 from vllm_ray_compat.executors import ray_cluster, startup
+from vllm_ray_compat.executors.calls import Answers, Call
 from vllm_ray_compat.executors.monitor import WorkerMonitor
 from vllm_ray_compat.executors.placement import RankPlacement, local_ranks_of
 from vllm_ray_compat.executors.ray_worker import RayWorkerProc, stop_worker
@@ -163,14 +167,17 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         for p in placed:
             queue = MessageQueue.create_from_handle(handles[p.rank], 0)
             resources.responses.append(
-                ResponseQueue(queue, self, is_remote=p.node_id != driver_node)
+                ResponseQueue(
+                    queue, self, is_remote=p.node_id != driver_node, options=self._wake_options()
+                )
             )
+        self._answers = [Answers(queue) for queue in resources.responses]
+        self._calls: deque[Call] = deque()
         self.response_mqs = resources.responses
         # Before the barrier: workers subscribe to the queues in there.
         resources.run_refs = {rank: actor.run.remote() for rank, actor in actors.items()}
         startup.wait_for_barrier(self._barrier, list(resources.run_refs.items()), deadline)
 
-        self.futures_queue: deque[Any] = deque()
         self._post_init_executor()
         resources.monitor = WorkerMonitor(self, resources.run_refs)
         self.output_rank = self._get_output_rank()
@@ -235,10 +242,57 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
                     f"placement group says node {p.node_id}, bundle {p.bundle_index}."
                 )
 
+    def _wake_options(self) -> dict[str, Any]:
+        """Return what a reader is woken by when the executor ends, where shutdown does not."""
+        takes_event = "cancel" in inspect.signature(MessageQueue.dequeue).parameters
+        return {"cancel": self.shutdown_event} if takes_event else {}
+
     def _barrier(self) -> None:
         self.rpc_broadcast_mq.wait_until_ready()
         for queue in self.response_mqs:
             queue.wait_until_ready()
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        non_block: bool = False,
+        unique_reply_rank: int | None = None,
+        kv_output_aggregator: Any = None,
+    ) -> Any:
+        """Call *method* on every worker; steps come this way, too.
+
+        Args:
+            method: the name of a method of the worker, or a function that takes the worker.
+            timeout: seconds; None waits as long as it takes.
+            args: positional arguments.
+            kwargs: keyword arguments.
+            non_block: return a future.
+            unique_reply_rank: only this rank answers, and its result is returned.
+            kv_output_aggregator: makes one output of those of all ranks.
+
+        Raises:
+            TimeoutError: not every worker answered in time.
+            RuntimeError: a worker raised, or has died, or the executor was shut down.
+        """
+        if self.failure is not None:
+            raise RuntimeError(f"Executor failed: {self.failure}")
+        if self.shutting_down:
+            raise RuntimeError("The executor has been shut down.")
+        reply_rank = unique_reply_rank if kv_output_aggregator is None else None
+        finish: Callable[[list[Any]], Any] = list
+        if kv_output_aggregator is not None:
+            finish = partial(kv_output_aggregator.aggregate, output_rank=unique_reply_rank or 0)
+        elif reply_rank is not None:
+            finish = itemgetter(0)
+        sent = method if isinstance(method, str) else cloudpickle.dumps(method)
+        self.rpc_broadcast_mq.enqueue((sent, args, kwargs or {}, reply_rank))
+        asked = self._answers if reply_rank is None else [self._answers[reply_rank]]
+        name = method if isinstance(method, str) else getattr(method, "__name__", repr(method))
+        call = Call(name, asked, WorkerProc.ResponseStatus.SUCCESS, finish, timeout, self._calls)
+        return call if non_block else call.result()
 
     def on_worker_death(self, ranks: list[int], cause: str) -> None:
         """Fail the engine; called by the monitor."""
@@ -262,7 +316,7 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         self.shutdown_event.set()
         resources.release(graceful=graceful, remove_group=True)
         self.rpc_broadcast_mq = None
-        self.response_mqs = []
+        self.response_mqs = self._answers = []
 
 
 def _devices_of_node(

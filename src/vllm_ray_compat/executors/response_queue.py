@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 
@@ -24,12 +25,21 @@ class ResponseQueue:
 
     _SLICE_S = 0.5
 
-    def __init__(self, queue: Any, executor: Owner, *, is_remote: bool) -> None:
+    def __init__(
+        self,
+        queue: Any,
+        executor: Owner,
+        *,
+        is_remote: bool,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Wrap *queue*; *options* are passed to its ``dequeue`` every time."""
         self._queue = queue
+        self._options = dict(options or {})
         self._executor = weakref.ref(executor)
         self._is_remote = is_remote
 
-    def dequeue(self, timeout: float | None = None, **options: Any) -> Any:
+    def dequeue(self, timeout: float | None = None) -> Any:
         """Return the next response.
 
         Raises:
@@ -37,20 +47,20 @@ class ResponseQueue:
             RuntimeError: the executor failed or was shut down.
         """
         if self._is_remote:
-            return self._dequeue_in_slices(timeout, options)
+            return self._dequeue_in_slices(timeout)
         try:
-            return self._queue.dequeue(timeout=timeout, **options)
+            return self._queue.dequeue(timeout=timeout, **self._options)
         except RuntimeError as error:
             if (ended := self._ended()) is None:
                 raise
             raise ended from error
 
-    def _dequeue_in_slices(self, timeout: float | None, options: dict[str, Any]) -> Any:
+    def _dequeue_in_slices(self, timeout: float | None) -> Any:
         left = timeout
         while True:
             piece = self._SLICE_S if left is None else min(self._SLICE_S, max(left, 0.0))
             try:
-                return self._queue.dequeue(timeout=piece, **options)
+                return self._queue.dequeue(timeout=piece, **self._options)
             except TimeoutError:
                 if (ended := self._ended()) is not None:
                     raise ended from None
