@@ -42,6 +42,10 @@ class WorkerMonitor:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="RayCompatMonitor")
         self._thread.start()
 
+    def silence(self) -> None:
+        """Report nothing from now on: the workers are about to be ended on purpose."""
+        self._stopped.set()
+
     def stop(self) -> None:
         """Stop watching and wait for the thread (unless called by it). Idempotent.
 
@@ -77,8 +81,8 @@ class PingMonitor:
     class answers ``ping``.
     """
 
-    #: Seconds between an answer and the next question.
-    _PAUSE_S = 0.5
+    #: Seconds between two rounds of questions: each costs the workers some work.
+    _PAUSE_S = 0.4
 
     def __init__(self, executor: Watched, actors: Mapping[int, Any]) -> None:
         """Start watching *actors* (rank -> actor); *executor* is held weakly."""
@@ -87,6 +91,10 @@ class PingMonitor:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="RayCompatMonitor")
         self._thread.start()
+
+    def silence(self) -> None:
+        """Report nothing from now on: the workers are about to be ended on purpose."""
+        self._stopped.set()
 
     def stop(self) -> None:
         """Stop watching and wait for the thread (unless called by it). Idempotent."""
@@ -101,7 +109,7 @@ class PingMonitor:
             try:
                 rank_of.update({actor.ping.remote(): rank for rank, actor in idle.items()})
                 idle = {}
-                done, _ = ray.wait(list(rank_of), num_returns=1, timeout=_PERIOD_S)
+                done, _ = ray.wait(list(rank_of), num_returns=len(rank_of), timeout=_PERIOD_S)
             except Exception:
                 if not self._stopped.is_set():
                     _logger.exception("The worker monitor lost its connection to Ray")
@@ -114,8 +122,7 @@ class PingMonitor:
                         executor.on_worker_death([rank], cause)
                     return
                 idle[rank] = self._actors[rank]
-            if not rank_of:
-                self._stopped.wait(self._PAUSE_S)
+            self._stopped.wait(self._PAUSE_S)
 
 
 def _failure(ref: Any) -> str | None:

@@ -66,7 +66,7 @@ class _Resources:
                 return
             self._released = True
         if self.monitor is not None:
-            self.monitor.stop()
+            self.monitor.silence()
         if self.graph is not None:
             # It waits for its workers, and one of them may be frozen.
             thread = threading.Thread(target=self._tear_down, daemon=True)
@@ -80,6 +80,8 @@ class _Resources:
         self.actors, self.graph = [], None
         if self.group is not None:
             self.group.remove()
+        if self.monitor is not None:
+            self.monitor.stop()  # last: by now its current wait is over, or nearly
 
     def _tear_down(self) -> None:
         with contextlib.suppress(Exception):  # the actors are killed next in any case

@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import logging
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -65,7 +66,7 @@ class _Resources:
                 return
             self._released = True
         if self.monitor is not None:
-            self.monitor.stop()
+            self.monitor.silence()
         if graceful and self.run_refs and self.broadcast is not None:
             self._ask_to_stop()
         for rank, actor in self.actors.items():
@@ -79,14 +80,17 @@ class _Resources:
         self.broadcast, self.responses, self.actors = None, [], {}
         if remove_group and self.group is not None:
             self.group.remove()
+        if self.monitor is not None:
+            self.monitor.stop()  # last: by now its current wait is over, or nearly
 
     def _ask_to_stop(self) -> None:
         """Have the workers leave their loops, so that connectors and profilers are flushed."""
         with contextlib.suppress(Exception):  # they are killed next, whatever happens here
             order: tuple[Any, ...] = (cloudpickle.dumps(stop_worker), (), {}, -1)
+            end = time.monotonic() + _STOP_GRACE_S
             self.broadcast.enqueue(order, timeout=_STOP_GRACE_S)
             refs = list(self.run_refs.values())
-            ray.wait(refs, num_returns=len(refs), timeout=_STOP_GRACE_S)
+            ray.wait(refs, num_returns=len(refs), timeout=max(0.0, end - time.monotonic()))
 
 
 class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
