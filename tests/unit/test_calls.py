@@ -75,6 +75,15 @@ def test_after_a_time_out_late_answers_are_dropped(bench: Bench) -> None:
     assert call.result() == ["a", "b"]
 
 
+def test_a_queue_that_gives_up_early_is_late_all_the_same(bench: Bench) -> None:
+    """Clocks of queue and call differ by a fraction of a millisecond."""
+    call = bench.call(timeout=1.0)  # the queue of these tests never waits
+    with pytest.raises(TimeoutError, match="method did not finish"):
+        call.result()
+    assert call.done()
+    assert not bench.ahead
+
+
 def test_who_was_not_asked_owes_no_answer(bench: Bench) -> None:
     one, both = bench.call(rank=1), bench.call()
     bench.workers[1].says("one")

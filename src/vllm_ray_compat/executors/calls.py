@@ -100,6 +100,7 @@ class Call(Future[Any]):
     def _resolve(self, end: float | None) -> None:
         """Wait for the answers, at most until *end*; raises ``TimeoutError`` then."""
         limit = min((e for e in (end, self._end) if e is not None), default=None)
+        is_own_limit = self._end is not None and limit == self._end
         try:
             while self._expected:
                 answers, call = self._expected[0]
@@ -113,7 +114,7 @@ class Call(Future[Any]):
                 self._results.append(result)
             self.set_result(self._finish(self._results))
         except TimeoutError as error:
-            if self._end is None or time.monotonic() < self._end:
+            if not is_own_limit:
                 raise  # the caller's patience is over, not the call's time
             late = TimeoutError(f"{self._what} did not finish in all workers in time.")
             late.__cause__ = error
