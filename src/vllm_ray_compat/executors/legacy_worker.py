@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from vllm.distributed import get_pp_group
@@ -20,6 +20,15 @@ from vllm_ray_compat.names import LOGGER_NAME
 _logger = logging.getLogger(LOGGER_NAME)
 
 
+class WorkerDescription(NamedTuple):
+    """A node and its address, the ids of the devices Ray assigned there, and the process."""
+
+    node_id: str
+    address: str
+    devices: list[str]
+    pid: int
+
+
 class LegacyWorker(WorkerWrapperBase):  # type: ignore[misc]
     """A worker whose steps are nodes of a Ray Compiled Graph, and whose calls are actor calls."""
 
@@ -27,11 +36,16 @@ class LegacyWorker(WorkerWrapperBase):  # type: ignore[misc]
         super().__init__(rpc_rank=created_rank)
         self._thread_has_device = False
 
-    def describe(self) -> tuple[str, str, list[str]]:
-        """Return node id, node address and the ids of the devices Ray assigned."""
+    def describe(self) -> WorkerDescription:
+        """Return where Ray has placed this actor, and with which devices."""
         context = ray.get_runtime_context()
         devices = context.get_accelerator_ids()[current_platform.ray_device_key]
-        return context.get_node_id(), ray.util.get_node_ip_address(), [str(d) for d in devices]
+        return WorkerDescription(
+            context.get_node_id(),
+            ray.util.get_node_ip_address(),
+            [str(d) for d in devices],
+            os.getpid(),
+        )
 
     def set_rank(self, rank: int) -> None:
         """Take the rank that the order of the nodes gives; both of them (defect L-11)."""

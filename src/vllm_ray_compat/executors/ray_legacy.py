@@ -28,9 +28,10 @@ from vllm.v1.executor.abstract import Executor
 
 from vllm_ray_compat.errors import RaycompatError
 from vllm_ray_compat.executors import legacy_graph, ray_cluster, startup
-from vllm_ray_compat.executors.legacy_worker import LegacyWorker
+from vllm_ray_compat.executors.legacy_worker import LegacyWorker, WorkerDescription
 from vllm_ray_compat.executors.monitor import PingMonitor
 from vllm_ray_compat.executors.placement import RankPlacement
+from vllm_ray_compat.executors.segments import Segments
 from vllm_ray_compat.executors.worker_env import WORKER_SPECIFIC
 from vllm_ray_compat.names import LOGGER_NAME
 from vllm_ray_compat.vllm_api import noset_variables
@@ -39,6 +40,9 @@ _logger = logging.getLogger(LOGGER_NAME)
 
 #: Seconds the graph gets to stop before the actors are killed all the same.
 _TEARDOWN_S = 0.8
+
+#: Seconds killed workers get to be gone, before their shared memory is removed.
+_GONE_S = 0.5
 
 #: Set by vLLM's configuration after Ray has started, and read when the model is imported.
 _BEFORE_IMPORT = ("VLLM_USE_BREAKABLE_CUDAGRAPH",)
@@ -56,6 +60,8 @@ class _Resources:
         self.actors: list[Any] = []
         self.graph: Any = None
         self.monitor: PingMonitor | None = None
+        self.local_pids: list[int] = []
+        self.segments = Segments()
         self._lock = threading.Lock()
         self._released = False
 
@@ -67,6 +73,7 @@ class _Resources:
             self._released = True
         if self.monitor is not None:
             self.monitor.silence()
+        self.segments.note(self.local_pids)
         if self.graph is not None:
             # It waits for its workers, and one of them may be frozen.
             thread = threading.Thread(target=self._tear_down, daemon=True)
@@ -81,7 +88,8 @@ class _Resources:
         if self.group is not None:
             self.group.remove()
         if self.monitor is not None:
-            self.monitor.stop()  # last: by now its current wait is over, or nearly
+            self.monitor.stop()  # this late, because its current wait is over now, or nearly
+        self.segments.free(_GONE_S)
 
     def _tear_down(self) -> None:
         with contextlib.suppress(Exception):  # the actors are killed next in any case
@@ -140,7 +148,8 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
         order = _rank_order([found[i] for i in range(len(created))], driver_node)
         resources.actors = self.workers = [created[i] for i in order]
         found = {rank: found[i] for rank, i in enumerate(order)}
-        check_addresses([(node, ip) for node, ip, _ in found.values()])
+        check_addresses([(worker.node_id, worker.address) for worker in found.values()])
+        resources.local_pids = [w.pid for w in found.values() if w.node_id == driver_node]
 
         def on_all(what: str, call: Callable[[int, Any], Any]) -> None:
             startup.collect(
@@ -162,6 +171,8 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
         self._stages = [
             self.workers[first : first + tp] for first in range(0, config.world_size, tp)
         ]
+        # And again when they end; but a worker that dies can no longer be asked then.
+        resources.segments.note(resources.local_pids)
         resources.monitor = PingMonitor(self, dict(enumerate(self.workers)))
 
     def _actor(self, place: RankPlacement, group: ray_cluster.Group) -> Any:
@@ -201,18 +212,16 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
         )
         return {name: os.environ[name] for name in names if name in os.environ}
 
-    def _worker_arguments(
-        self, found: dict[int, tuple[str, str, list[str]]]
-    ) -> list[dict[str, Any]]:
-        nodes = {node for node, _, _ in found.values()}
+    def _worker_arguments(self, found: dict[int, WorkerDescription]) -> list[dict[str, Any]]:
+        nodes = {worker.node_id for worker in found.values()}
         # One node: loopback always works, whatever its other interfaces are.
         host = "127.0.0.1" if len(nodes) == 1 else ray.util.get_node_ip_address()
         method = get_distributed_init_method(host, get_open_port())
         to_physical = current_platform.device_control_id_to_physical_device_id
         arguments = []
-        for rank, (node, _, _) in found.items():
-            on_node = [r for r, (other, _, _) in found.items() if other == node]
-            devices = sorted(to_physical(d) for r in on_node for d in found[r][2])
+        for rank, worker in found.items():
+            on_node = [r for r, other in found.items() if other.node_id == worker.node_id]
+            devices = sorted(to_physical(d) for r in on_node for d in found[r].devices)
             arguments.append(
                 {
                     "vllm_config": self.vllm_config,
@@ -392,19 +401,19 @@ def check_addresses(nodes_and_ips: list[tuple[str, str]]) -> None:
         )
 
 
-def _rank_order(found: list[tuple[str, str, list[str]]], driver_node: str) -> list[int]:
+def _rank_order(found: list[WorkerDescription], driver_node: str) -> list[int]:
     """Return the indices of *found* in rank order: driver's node first, nodes together.
 
     Then the nodes with fewer workers, then by address; the order within a node stays.
     """
-    workers_on = Counter(node for node, _, _ in found)
+    workers_on = Counter(worker.node_id for worker in found)
     return sorted(
         range(len(found)),
         key=lambda i: (
-            found[i][0] != driver_node,
-            workers_on[found[i][0]],
-            found[i][1],
-            found[i][0],
+            found[i].node_id != driver_node,
+            workers_on[found[i].node_id],
+            found[i].address,
+            found[i].node_id,
         ),
     )
 

@@ -31,8 +31,9 @@ from vllm_ray_compat.executors import ray_cluster, startup
 from vllm_ray_compat.executors.calls import Answers, Call
 from vllm_ray_compat.executors.monitor import WorkerMonitor
 from vllm_ray_compat.executors.placement import RankPlacement, local_ranks_of
-from vllm_ray_compat.executors.ray_worker import RayWorkerProc, stop_worker
+from vllm_ray_compat.executors.ray_worker import RayWorkerProc, WorkerDescription, stop_worker
 from vllm_ray_compat.executors.response_queue import ResponseQueue
+from vllm_ray_compat.executors.segments import Segments
 from vllm_ray_compat.executors.worker_env import driver_environment
 from vllm_ray_compat.names import LOGGER_NAME
 from vllm_ray_compat.vllm_api import noset_variables
@@ -41,6 +42,9 @@ _logger = logging.getLogger(LOGGER_NAME)
 
 #: Seconds workers get to end by themselves before Ray ends them.
 _STOP_GRACE_S = 0.8
+
+#: Seconds killed workers get to be gone, before their shared memory is removed.
+_GONE_S = 0.5
 
 
 class _Resources:
@@ -56,6 +60,8 @@ class _Resources:
         self.broadcast: Any = None
         self.responses: list[Any] = []
         self.monitor: WorkerMonitor | None = None
+        self.local_pids: list[int] = []
+        self.segments = Segments()
         self._lock = threading.Lock()
         self._released = False
 
@@ -67,6 +73,7 @@ class _Resources:
             self._released = True
         if self.monitor is not None:
             self.monitor.silence()
+        self.segments.note(self.local_pids)
         if graceful and self.run_refs and self.broadcast is not None:
             self._ask_to_stop()
         for rank, actor in self.actors.items():
@@ -81,7 +88,8 @@ class _Resources:
         if remove_group and self.group is not None:
             self.group.remove()
         if self.monitor is not None:
-            self.monitor.stop()  # last: by now its current wait is over, or nearly
+            self.monitor.stop()  # this late, because its current wait is over now, or nearly
+        self.segments.free(_GONE_S)
 
     def _ask_to_stop(self) -> None:
         """Have the workers leave their loops, so that connectors and profilers are flushed."""
@@ -139,6 +147,7 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
             max_chunk_bytes=envs.VLLM_MQ_MAX_CHUNK_BYTES_MB * 1024 * 1024,
             connect_ip=ray.util.get_node_ip_address(),
         )
+        resources.segments.spare(self.rpc_broadcast_mq)
         resources.actors = {p.rank: self._actor(p, resources.group) for p in placed}
         actors = resources.actors
         found = startup.collect(
@@ -147,6 +156,7 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
             deadline,
         )
         self._check_nodes(placed, found)
+        resources.local_pids = [found[rank].pid for rank in local]
         store = startup.collect(
             {0: actors[0].open_store.remote(self.world_size)}, "The process group's store", deadline
         )
@@ -183,6 +193,8 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         startup.wait_for_barrier(self._barrier, list(resources.run_refs.items()), deadline)
 
         self._post_init_executor()
+        # And again when they end; but a worker that dies can no longer be asked then.
+        resources.segments.note(resources.local_pids)
         resources.monitor = WorkerMonitor(self, resources.run_refs)
         self.output_rank = self._get_output_rank()
 
@@ -236,10 +248,10 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         return name
 
     def _check_nodes(
-        self, placed: list[RankPlacement], found: dict[int, tuple[str, list[str]]]
+        self, placed: list[RankPlacement], found: dict[int, WorkerDescription]
     ) -> None:
         for p in placed:
-            node, devices = found[p.rank]
+            node, devices, _ = found[p.rank]
             if node != p.node_id or not devices:
                 raise startup.WorkerStartError(
                     f"Ray placed rank {p.rank} on node {node} with devices {devices}; the "
@@ -324,12 +336,12 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
 
 
 def _devices_of_node(
-    place: RankPlacement, placed: list[RankPlacement], found: dict[int, tuple[str, list[str]]]
+    place: RankPlacement, placed: list[RankPlacement], found: dict[int, WorkerDescription]
 ) -> dict[str, str]:
     """Return the variable that shows a worker every device this engine has on its node.
 
     vLLM ≤ 0.23 takes the device by local rank from there.
     """
-    devices = [d for p in placed if p.node_id == place.node_id for d in found[p.rank][1]]
+    devices = [d for p in placed if p.node_id == place.node_id for d in found[p.rank].devices]
     by_number = sorted(devices, key=lambda d: (not d.isdigit(), int(d) if d.isdigit() else 0, d))
     return {current_platform.device_control_env_var: ",".join(by_number)}

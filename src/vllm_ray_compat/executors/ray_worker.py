@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from torch.distributed import TCPStore
@@ -28,6 +28,14 @@ def stop_worker(_worker: Any) -> None:
     raise StopWorkerError
 
 
+class WorkerDescription(NamedTuple):
+    """A node's id, the ids of the devices Ray assigned to an actor there, and its process."""
+
+    node_id: str
+    devices: list[str]
+    pid: int
+
+
 class RayWorkerProc(WorkerProc):  # type: ignore[misc]
     """vLLM's worker process, inside a Ray actor.
 
@@ -39,11 +47,11 @@ class RayWorkerProc(WorkerProc):  # type: ignore[misc]
         self._on_driver_node = False
         self._store: TCPStore | None = None
 
-    def describe(self) -> tuple[str, list[str]]:
-        """Return the node's id and the ids of the devices Ray assigned to this actor."""
+    def describe(self) -> WorkerDescription:
+        """Return where Ray has placed this actor, and with which devices."""
         context = ray.get_runtime_context()
         devices = context.get_accelerator_ids()[current_platform.ray_device_key]
-        return context.get_node_id(), [str(device) for device in devices]
+        return WorkerDescription(context.get_node_id(), [str(d) for d in devices], os.getpid())
 
     def open_store(self, world_size: int) -> str:
         """Bind the store of ``torch.distributed`` on this node; for rank 0.
