@@ -65,8 +65,11 @@ class _Resources:
         self._lock = threading.Lock()
         self._released = False
 
-    def release(self) -> None:
-        """Stop the graph, end the workers, remove a placement group of ours. Idempotent."""
+    def release(self, *, graceful: bool = True) -> None:
+        """Stop the graph, end the workers, remove a placement group of ours. Idempotent.
+
+        Not *graceful*: a worker is dead already, and the graph need not be waited for.
+        """
         with self._lock:
             if self._released:
                 return
@@ -76,9 +79,10 @@ class _Resources:
         self.segments.note(self.local_pids)
         if self.graph is not None:
             # It waits for its workers, and one of them may be frozen.
-            thread = threading.Thread(target=self._tear_down, daemon=True)
+            thread = threading.Thread(target=self._tear_down, args=[self.graph], daemon=True)
             thread.start()
-            thread.join(_TEARDOWN_S)
+            if graceful:
+                thread.join(_TEARDOWN_S)
         for actor in self.actors:
             try:
                 ray.kill(actor)
@@ -89,11 +93,15 @@ class _Resources:
             self.group.remove()
         if self.monitor is not None:
             self.monitor.stop()  # this late, because its current wait is over now, or nearly
+
+    def free_segments(self) -> None:
+        """Remove what killed workers left, once they are gone."""
         self.segments.free(_GONE_S)
 
-    def _tear_down(self) -> None:
+    @staticmethod
+    def _tear_down(graph: Any) -> None:
         with contextlib.suppress(Exception):  # the actors are killed next in any case
-            self.graph.teardown()
+            graph.teardown()
 
 
 class RayLegacyExecutor(Executor):  # type: ignore[misc]
@@ -121,6 +129,7 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
             self._start(resources, startup.Deadline(startup.start_timeout_s()))
         except BaseException:
             resources.release()
+            resources.free_segments()
             raise
 
     def _start(self, resources: _Resources, deadline: startup.Deadline) -> None:
@@ -339,16 +348,20 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
         self.failure = f"the worker of rank {', '.join(map(str, ranks))} died ({cause})"
         self.is_failed = True
         _logger.error("Shutting the executor down: %s", self.failure)
-        self.shutdown()
+        self._resources.release(graceful=False)
         callback, self.failure_callback = self.failure_callback, None
-        if callback is not None:
-            callback()
+        try:
+            if callback is not None:
+                callback()
+        finally:
+            self._resources.free_segments()  # takes longer than the engine should wait for the news
 
     def shutdown(self) -> None:
         """End the workers and release everything, whether or not a step ever ran. Idempotent."""
         resources = getattr(self, "_resources", None)
         if resources is not None:
             resources.release()
+            resources.free_segments()
 
 
 def refuse(config: Any) -> None:

@@ -65,7 +65,7 @@ class _Resources:
         self._lock = threading.Lock()
         self._released = False
 
-    def release(self, *, graceful: bool, remove_group: bool) -> None:
+    def release(self, *, graceful: bool) -> None:
         """Stop the workers and close the queues. Idempotent, from any thread."""
         with self._lock:
             if self._released:
@@ -85,10 +85,13 @@ class _Resources:
             if queue is not None and hasattr(queue, "shutdown"):
                 queue.shutdown()
         self.broadcast, self.responses, self.actors = None, [], {}
-        if remove_group and self.group is not None:
+        if self.group is not None:
             self.group.remove()
         if self.monitor is not None:
             self.monitor.stop()  # this late, because its current wait is over now, or nearly
+
+    def free_segments(self) -> None:
+        """Remove what killed workers left, once they are gone."""
         self.segments.free(_GONE_S)
 
     def _ask_to_stop(self) -> None:
@@ -115,9 +118,7 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         # collective_rpc of vLLM ≤ 0.17 hands this to the queues as their way out.
         self.shutdown_event = threading.Event()
         self._resources = resources = _Resources()
-        self._finalizer = weakref.finalize(
-            self, resources.release, graceful=False, remove_group=True
-        )
+        self._finalizer = weakref.finalize(self, resources.release, graceful=False)
         try:
             self._start(resources, startup.Deadline(startup.start_timeout_s()))
         except BaseException:
@@ -315,22 +316,30 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         self.failure = f"the worker of rank {', '.join(map(str, ranks))} died ({cause})"
         self.is_failed = True
         _logger.error("Shutting the executor down: %s", self.failure)
-        self._end(graceful=False)
+        self._release(graceful=False)
         callback, self.failure_callback = self.failure_callback, None
-        if callback is not None:
-            callback()
+        try:
+            if callback is not None:
+                callback()
+        finally:
+            self._resources.free_segments()  # takes longer than the engine should wait for the news
 
     def shutdown(self) -> None:
         """Stop the workers and release everything. Idempotent."""
         self._end(graceful=not getattr(self, "is_failed", True))
 
     def _end(self, *, graceful: bool) -> None:
+        self._release(graceful=graceful)
+        if hasattr(self, "_resources"):
+            self._resources.free_segments()
+
+    def _release(self, *, graceful: bool) -> None:
         resources = getattr(self, "_resources", None)
         if resources is None:
             return
         self.shutting_down = True
         self.shutdown_event.set()
-        resources.release(graceful=graceful, remove_group=True)
+        resources.release(graceful=graceful)
         self.rpc_broadcast_mq = None
         self.response_mqs = self._answers = []
 
