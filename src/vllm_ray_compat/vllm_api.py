@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vllm_ray_compat.errors import UnusableEnvironmentError
 from vllm_ray_compat.schedule import Backend
@@ -116,6 +117,17 @@ def _version_at(distribution: str, location: Path) -> str | None:
     except importlib.metadata.PackageNotFoundError:
         return None
     return found.version if Path(str(found.locate_file("vllm"))) == location else None
+
+
+def noset_variables(platform: Any) -> list[str]:
+    """Return the variables that keep Ray from setting the visible devices of a worker.
+
+    vLLM 0.16 and later know them; 0.15 let Ray set CUDA_VISIBLE_DEVICES and overwrote it.
+    """
+    known = getattr(platform, "ray_noset_device_env_vars", None)
+    if known is not None:
+        return list(known)
+    return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] if platform.is_cuda() else []
 
 
 def make_variable_known(name: str) -> Callable[[], None]:

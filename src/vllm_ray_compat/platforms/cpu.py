@@ -24,17 +24,20 @@ class RayCpuPlatform(CpuPlatform):  # type: ignore[misc]
 
     ray_device_key = "GPU"
     ray_noset_device_env_vars: ClassVar[list[str]] = []
+    #: Executors of vLLM ≤ 0.23 write the ids of a node's devices here. The CPU platform's own
+    #: variable names memory nodes, and a fake GPU is none.
+    device_control_env_var = "CUDA_VISIBLE_DEVICES"
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        """Apply the CPU platform's own checks, keep ``"ray"``, and use our worker.
+        """Apply the CPU platform's own checks, keep a Ray executor, and use our worker.
 
-        The CPU platform of vLLM ≤ 0.19.1 turns ``"ray"`` into ``mp`` without a word.
+        The CPU platform of vLLM ≤ 0.19.1 turns ``"ray"``, and an executor class, into ``mp``.
         """
         parallel_config = vllm_config.parallel_config
         asked = parallel_config.distributed_executor_backend
         super().check_and_update_config(vllm_config)
-        if asked == "ray":
+        if asked == "ray" or getattr(asked, "uses_ray", False):
             parallel_config.distributed_executor_backend = asked
         if parallel_config.worker_cls == _STOCK_WORKER:
             parallel_config.worker_cls = _WORKER

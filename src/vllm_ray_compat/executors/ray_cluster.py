@@ -1,0 +1,119 @@
+"""Connect to Ray, and get, accept or create the placement group of an engine.
+
+Imported only where an executor of this package runs; vLLM ≤ 0.19's own helper demands a device on
+the driver's node, which RayExecutorV2 does not need.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group_table
+
+from vllm_ray_compat.executors.placement import (
+    PlacementError,
+    RankPlacement,
+    parse_bundle_indices,
+    place,
+    read_bundles,
+)
+from vllm_ray_compat.names import LOGGER_NAME
+
+_logger = logging.getLogger(LOGGER_NAME)
+
+#: As long as vLLM itself waits for a placement group (seconds).
+_GROUP_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """The placement group of an engine, and whether this package made it."""
+
+    handle: PlacementGroup
+    is_ours: bool
+
+    def remove(self) -> None:
+        """Remove the group, if this package made it and Ray is still there."""
+        if self.is_ours and ray.is_initialized():
+            ray.util.remove_placement_group(self.handle)
+
+
+def connect(parallel_config: Any) -> None:
+    """Connect to Ray unless this process already is (``RAY_ADDRESS`` says where)."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if not ray.is_initialized():
+        ray.init(runtime_env=parallel_config.ray_runtime_env)
+
+
+def acquire_group(parallel_config: Any, device_key: str, *, pin_to_driver: bool = False) -> Group:
+    """Return the placement group given in the configuration, inherited from the caller, or new.
+
+    Args:
+        parallel_config: vLLM's; its ``placement_group`` is set to what is returned.
+        device_key: the resource that is a device.
+        pin_to_driver: a new group puts its first bundle on this node (the legacy executor's
+            first stage answers to the driver through shared memory).
+
+    Raises:
+        PlacementError: a new group did not become ready in half an hour.
+    """
+    given = parallel_config.placement_group
+    inherited = None if given is not None else ray.util.get_current_placement_group()
+    if given is None and inherited is None:
+        group = Group(_create(parallel_config.world_size, device_key, pin_to_driver), True)
+    else:
+        group = Group(given if given is not None else inherited, False)
+    try:
+        _wait_until_ready(group.handle)
+    except BaseException:
+        group.remove()
+        raise
+    parallel_config.placement_group = group.handle
+    return group
+
+
+def _create(world_size: int, device_key: str, pin_to_driver: bool) -> PlacementGroup:
+    specs: list[dict[str, float]] = [{device_key: 1.0} for _ in range(world_size)]
+    if pin_to_driver:
+        specs[0][f"node:{ray.util.get_node_ip_address()}"] = 0.001
+    return ray.util.placement_group(specs, strategy="PACK")
+
+
+def _wait_until_ready(handle: PlacementGroup) -> None:
+    began = time.monotonic()
+    pause = 10.0
+    while not handle.wait(pause):
+        waited = time.monotonic() - began
+        if waited > _GROUP_TIMEOUT_S:
+            raise PlacementError(
+                f"Ray could not provide the placement group {handle.bundle_specs} within "
+                f"{_GROUP_TIMEOUT_S:.0f} s. The cluster has {ray.cluster_resources()}, free are "
+                f"{ray.available_resources()}. Free devices, or lower the parallel sizes."
+            )
+        _logger.warning(
+            "Waiting for the placement group %s for %d s; free in the cluster: %s",
+            handle.bundle_specs,
+            waited,
+            ray.available_resources(),
+        )
+        pause = min(pause * 2, 120.0)
+
+
+def place_ranks(
+    group: Group, device_key: str, driver_node: str, world_size: int
+) -> list[RankPlacement]:
+    """Give every rank its bundle, by the group's table and ``VLLM_RAY_BUNDLE_INDICES``.
+
+    Raises:
+        PlacementError: see :func:`vllm_ray_compat.executors.placement.place`.
+    """
+    table = placement_group_table(group.handle)
+    bundles = read_bundles(group.handle.bundle_specs, table["bundles_to_node_id"], device_key)
+    by_hand = os.environ.get("VLLM_RAY_BUNDLE_INDICES", "")
+    indices = parse_bundle_indices(by_hand) if by_hand else None
+    return place(bundles, driver_node, world_size, indices)

@@ -1,0 +1,447 @@
+"""The legacy Compiled Graph executor, for the vLLM releases that removed it (0.33 and later).
+
+Selected by flag off and ``RAYCOMPAT_RESTORE_LEGACY=1``. A step is one execution of a graph that
+Ray has compiled; everything else is a call of the actors. What vLLM's own lacked is here: workers
+are watched, shutdown always ends them, and what it cannot do right is refused before it starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import cloudpickle
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from vllm import envs
+from vllm.platforms import current_platform
+from vllm.ray.ray_env import get_env_vars_to_copy
+from vllm.utils.network_utils import get_distributed_init_method, get_open_port
+from vllm.v1.executor.abstract import Executor
+
+from vllm_ray_compat.errors import RaycompatError
+from vllm_ray_compat.executors import legacy_graph, ray_cluster, startup
+from vllm_ray_compat.executors.legacy_worker import LegacyWorker, WorkerDescription
+from vllm_ray_compat.executors.monitor import PingMonitor
+from vllm_ray_compat.executors.placement import RankPlacement
+from vllm_ray_compat.executors.segments import Segments
+from vllm_ray_compat.executors.worker_env import WORKER_SPECIFIC
+from vllm_ray_compat.names import LOGGER_NAME
+from vllm_ray_compat.vllm_api import noset_variables
+
+_logger = logging.getLogger(LOGGER_NAME)
+
+#: Seconds the graph gets to stop before the actors are killed all the same.
+_TEARDOWN_S = 0.8
+
+#: Seconds killed workers get to be gone, before their shared memory is removed.
+_GONE_S = 0.5
+
+#: Set by vLLM's configuration after Ray has started, and read when the model is imported.
+_BEFORE_IMPORT = ("VLLM_USE_BREAKABLE_CUDAGRAPH",)
+
+
+class LegacyRefusedError(RaycompatError):
+    """The configuration is one that this executor would serve wrongly."""
+
+
+class _Resources:
+    """What the executor holds outside its process; released once."""
+
+    def __init__(self) -> None:
+        self.group: ray_cluster.Group | None = None
+        self.actors: list[Any] = []
+        self.graph: Any = None
+        self.monitor: PingMonitor | None = None
+        self.local_pids: list[int] = []
+        self.segments = Segments()
+        self._lock = threading.Lock()
+        self._released = False
+
+    def release(self, *, graceful: bool = True) -> None:
+        """Stop the graph, end the workers, remove a placement group of ours. Idempotent.
+
+        Not *graceful*: a worker is dead already, and the graph need not be waited for.
+        """
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+        if self.monitor is not None:
+            self.monitor.silence()
+        self.segments.note(self.local_pids)
+        if self.graph is not None:
+            # It waits for its workers, and one of them may be frozen.
+            thread = threading.Thread(target=self._tear_down, args=[self.graph], daemon=True)
+            thread.start()
+            if graceful:
+                thread.join(_TEARDOWN_S)
+        for actor in self.actors:
+            try:
+                ray.kill(actor)
+            except Exception as error:  # Ray may be gone already; the others still need it
+                _logger.debug("An actor could not be killed: %s", error)
+        self.actors, self.graph = [], None
+        if self.group is not None:
+            self.group.remove()
+        if self.monitor is not None:
+            self.monitor.stop()  # this late, because its current wait is over now, or nearly
+
+    def free_segments(self) -> None:
+        """Remove what killed workers left, once they are gone."""
+        self.segments.free(_GONE_S)
+
+    @staticmethod
+    def _tear_down(graph: Any) -> None:
+        with contextlib.suppress(Exception):  # the actors are killed next in any case
+            graph.teardown()
+
+
+class RayLegacyExecutor(Executor):  # type: ignore[misc]
+    """Workers as Ray actors, steps as executions of a Ray Compiled Graph."""
+
+    uses_ray: bool = True
+    supports_pp: bool = True
+
+    def _init_executor(self) -> None:
+        self.is_failed = False
+        self.failure: str | None = None
+        self.failure_callback: Callable[[], None] | None = None
+        self._resources = resources = _Resources()
+        self._finalizer = weakref.finalize(self, resources.release)
+        self._waiting: Any = None
+        config = self.vllm_config
+        refuse(config)
+        self._transport = legacy_graph.transport(current_platform.is_cuda_alike())
+        legacy_graph.check_requirements(
+            self._transport, self.parallel_config.pipeline_parallel_size
+        )
+        self.has_connector = config.kv_transfer_config is not None
+        self.uses_sampler = config.model_config.runner_type != "pooling"
+        try:
+            self._start(resources, startup.Deadline(startup.start_timeout_s()))
+        except BaseException:
+            resources.release()
+            resources.free_segments()
+            raise
+
+    def _start(self, resources: _Resources, deadline: startup.Deadline) -> None:
+        config = self.parallel_config
+        device_key = current_platform.ray_device_key
+        if not device_key:
+            raise startup.WorkerStartError(
+                f"vLLM's platform {current_platform.device_name!r} names no Ray resource for its "
+                "device, so Ray cannot place workers on it. On the CPU, set RAYCOMPAT_CPU=1 here "
+                "and where Ray is started."
+            )
+        ray_cluster.connect(config)
+        resources.group = ray_cluster.acquire_group(config, device_key, pin_to_driver=True)
+        driver_node = ray.get_runtime_context().get_node_id()
+        placed = ray_cluster.place_ranks(
+            resources.group, device_key, driver_node, config.world_size
+        )
+        created = [self._actor(p, resources.group) for p in placed]
+        resources.actors = created
+        found = startup.collect(
+            {rank: actor.describe.remote() for rank, actor in enumerate(created)},
+            "The start of the worker",
+            deadline,
+        )
+        order = _rank_order([found[i] for i in range(len(created))], driver_node)
+        resources.actors = self.workers = [created[i] for i in order]
+        found = {rank: found[i] for rank, i in enumerate(order)}
+        check_addresses([(worker.node_id, worker.address) for worker in found.values()])
+        resources.local_pids = [w.pid for w in found.values() if w.node_id == driver_node]
+
+        def on_all(what: str, call: Callable[[int, Any], Any]) -> None:
+            startup.collect(
+                {rank: call(rank, actor) for rank, actor in enumerate(self.workers)}, what, deadline
+            )
+
+        on_all("Setting the rank", lambda rank, actor: actor.set_rank.remote(rank))
+        variables = self._environment()
+        on_all("Setting the environment", lambda _, actor: actor.set_environment.remote(variables))
+        all_kwargs = self._worker_arguments(found)
+        on_all("Initialising the worker", lambda _, actor: actor.init_worker.remote(all_kwargs))
+        on_all("Initialising the device", lambda _, a: a.execute_method.remote("init_device"))
+        load = ("elastic_ep_execute", "load_model") if _elastic() else ("load_model",)
+        on_all("Loading the model", lambda _, actor: actor.execute_method.remote(*load))
+        update = cloudpickle.dumps(_update_block_size)
+        on_all("Setting the block size", lambda _, a: a.execute_method.remote(update))
+        on_all("Preparing the graph", lambda _, actor: actor.prepare_graph.remote())
+        tp = config.tensor_parallel_size
+        self._stages = [
+            self.workers[first : first + tp] for first in range(0, config.world_size, tp)
+        ]
+        # And again when they end; but a worker that dies can no longer be asked then.
+        resources.segments.note(resources.local_pids)
+        resources.monitor = PingMonitor(self, dict(enumerate(self.workers)))
+
+    def _actor(self, place: RankPlacement, group: ray_cluster.Group) -> Any:
+        devices = envs.VLLM_RAY_PER_WORKER_GPUS
+        device_key = current_platform.ray_device_key
+        resources = (
+            {"num_gpus": devices}
+            if device_key == "GPU"
+            else {"num_gpus": 0, "resources": {device_key: devices}}
+        )
+        variables = dict.fromkeys(noset_variables(current_platform), "1")
+        variables |= {name: os.environ[name] for name in _BEFORE_IMPORT if name in os.environ}
+        strategy = PlacementGroupSchedulingStrategy(
+            placement_group=group.handle,
+            placement_group_bundle_index=place.bundle_index,
+            placement_group_capture_child_tasks=True,
+        )
+        runtime_env: dict[str, Any] = {"env_vars": variables}
+        if self.parallel_config.ray_workers_use_nsight:
+            runtime_env["nsight"] = {
+                "t": "cuda,cudnn,cublas",
+                "o": "'worker_process_%p'",
+                "cuda-graph-trace": "node",
+            }
+        return (
+            ray.remote(LegacyWorker)
+            .options(num_cpus=0, scheduling_strategy=strategy, runtime_env=runtime_env, **resources)
+            .remote(place.rank)
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """Return what the workers get of the driver's environment: vLLM's own allow-list."""
+        names = get_env_vars_to_copy(
+            exclude_vars=set(WORKER_SPECIFIC),
+            additional_vars=set(current_platform.additional_env_vars),
+            destination="workers",
+        )
+        return {name: os.environ[name] for name in names if name in os.environ}
+
+    def _worker_arguments(self, found: dict[int, WorkerDescription]) -> list[dict[str, Any]]:
+        nodes = {worker.node_id for worker in found.values()}
+        # One node: loopback always works, whatever its other interfaces are.
+        host = "127.0.0.1" if len(nodes) == 1 else ray.util.get_node_ip_address()
+        method = get_distributed_init_method(host, get_open_port())
+        to_physical = current_platform.device_control_id_to_physical_device_id
+        arguments = []
+        for rank, worker in found.items():
+            on_node = [r for r, other in found.items() if other.node_id == worker.node_id]
+            devices = sorted(to_physical(d) for r in on_node for d in found[r].devices)
+            arguments.append(
+                {
+                    "vllm_config": self.vllm_config,
+                    "assigned_physical_gpu_ids": devices,
+                    "local_rank": on_node.index(rank),
+                    "rank": rank,
+                    "distributed_init_method": method,
+                    "is_driver_worker": rank % self.parallel_config.tensor_parallel_size == 0,
+                }
+            )
+        return arguments
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
+        """Begin a step.
+
+        When a sampler is used, the step only waits here for :meth:`sample_tokens`, which brings
+        the grammar: one execution of the graph does both.
+
+        Raises:
+            RuntimeError: the step before was not finished, or a worker has died.
+        """
+        if self._waiting is not None:
+            raise RuntimeError("sample_tokens() must be called after execute_model() returned None")
+        if not self.uses_sampler or not scheduler_output.total_num_scheduled_tokens:
+            return self._run_graph(scheduler_output, None, non_block)
+        self._waiting = scheduler_output
+        return _done(None) if non_block else None
+
+    def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
+        """Run the step that waits; without one there is nothing to sample."""
+        scheduler_output, self._waiting = self._waiting, None
+        if scheduler_output is None:
+            return _done(None) if non_block else None
+        return self._run_graph(scheduler_output, grammar_output, non_block)
+
+    def _run_graph(self, scheduler_output: Any, grammar_output: Any, non_block: bool) -> Any:
+        self._check_alive()
+        resources = self._resources
+        if resources.graph is None:
+            resources.graph = legacy_graph.compile_graph(self._stages, self._transport)
+        refs = resources.graph.execute((scheduler_output, grammar_output))
+        if self.has_connector:
+            aggregate = self.kv_output_aggregator.aggregate
+            future = legacy_graph.RayFuture(
+                refs, lambda outputs: aggregate([legacy_graph.detached(o) for o in outputs])
+            )
+        else:
+            future = legacy_graph.RayFuture(refs[0], legacy_graph.detached)
+        return future if non_block else future.result()
+
+    # -- calls -------------------------------------------------------------------------------
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        non_block: bool = False,
+        unique_reply_rank: int | None = None,
+    ) -> Any:
+        """Call *method* on every worker.
+
+        Args:
+            method: the name of a method of the worker, or a function that takes the worker.
+            timeout: seconds; None waits as long as it takes.
+            args: positional arguments.
+            kwargs: keyword arguments.
+            non_block: return a future of the list.
+            unique_reply_rank: return the result of this rank alone.
+
+        Raises:
+            TimeoutError: not every worker answered in time.
+            Exception: what a worker raised, with its own type.
+        """
+        self._check_alive()
+        sent = method if isinstance(method, str) else cloudpickle.dumps(method)
+        refs = [w.execute_method.remote(sent, *args, **(kwargs or {})) for w in self.workers]
+        future = legacy_graph.RayFuture(
+            refs,
+            lambda results: results if unique_reply_rank is None else results[unique_reply_rank],
+        )
+        return future if non_block else future.result(timeout)
+
+    def take_draft_token_ids(self) -> Any:
+        """Return the draft tokens of the last stage, which alone has them (defect L-5)."""
+        tp = self.parallel_config.tensor_parallel_size
+        return self.collective_rpc(
+            "take_draft_token_ids", unique_reply_rank=self.parallel_config.world_size - tp
+        )
+
+    def check_health(self) -> None:
+        """Ask every worker; raises when one is dead, or does not answer within 10 s."""
+        self._check_alive()
+        ray.get([worker.ping.remote() for worker in self.workers], timeout=10)
+        self.collective_rpc("check_health", timeout=10)
+
+    def _check_alive(self) -> None:
+        if self.is_failed:
+            raise RuntimeError(f"Executor failed: {self.failure}")
+
+    # -- end ---------------------------------------------------------------------------------
+
+    def register_failure_callback(self, callback: Callable[[], None]) -> None:
+        """Have *callback* called once when a worker dies; at once if one already has."""
+        if self.is_failed:
+            callback()
+        else:
+            self.failure_callback = callback
+
+    def on_worker_death(self, ranks: list[int], cause: str) -> None:
+        """Fail the engine; called by the monitor."""
+        self.failure = f"the worker of rank {', '.join(map(str, ranks))} died ({cause})"
+        self.is_failed = True
+        _logger.error("Shutting the executor down: %s", self.failure)
+        self._resources.release(graceful=False)
+        callback, self.failure_callback = self.failure_callback, None
+        try:
+            if callback is not None:
+                callback()
+        finally:
+            self._resources.free_segments()  # takes longer than the engine should wait for the news
+
+    def shutdown(self) -> None:
+        """End the workers and release everything, whether or not a step ever ran. Idempotent."""
+        resources = getattr(self, "_resources", None)
+        if resources is not None:
+            resources.release()
+            resources.free_segments()
+
+
+def refuse(config: Any) -> None:
+    """Refuse what this executor would serve wrongly, before any actor starts.
+
+    Raises:
+        LegacyRefusedError: what, why and the way out.
+    """
+    parallel = config.parallel_config
+    stages = parallel.pipeline_parallel_size
+    pooling = config.model_config.runner_type == "pooling"
+    reasons = []
+    if getattr(config, "use_v2_model_runner", False) and (stages > 1 or pooling):
+        reasons.append(
+            "Model Runner V2 with "
+            + ("several pipeline stages" if stages > 1 else "a pooling model")
+            + " gives wrong results on it (set VLLM_USE_V2_MODEL_RUNNER=0)"
+        )
+    if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
+        reasons.append("prefill context parallelism has no place in its graph")
+    if config.kv_transfer_config is not None and stages > 1:
+        reasons.append(
+            "a KV connector with several pipeline stages never completes, because only the last "
+            "stage reports"
+        )
+    if getattr(config, "ec_transfer_config", None) is not None and parallel.world_size > 1:
+        reasons.append("an EC connector loses the state of all workers but one")
+    if config.scheduler_config.async_scheduling:
+        reasons.append("async scheduling is not supported (drop --async-scheduling)")
+    if reasons:
+        raise LegacyRefusedError(
+            "The legacy Ray executor cannot serve this configuration: "
+            + "; ".join(reasons)
+            + ". Or use RayExecutorV2: unset VLLM_USE_RAY_V2_EXECUTOR_BACKEND."
+        )
+
+
+def check_addresses(nodes_and_ips: list[tuple[str, str]]) -> None:
+    """Check that nodes and addresses correspond one to one.
+
+    Raises:
+        LegacyRefusedError: two nodes share an address, or a node has two.
+    """
+    pairs = set(nodes_and_ips)
+    nodes, ips = {node for node, _ in pairs}, {ip for _, ip in pairs}
+    if len(nodes) != len(pairs) or len(ips) != len(pairs):
+        raise LegacyRefusedError(
+            f"Every node needs one address of its own; Ray reports {sorted(pairs)}. Check the "
+            "network, and VLLM_HOST_IP if you set it: it must differ from node to node."
+        )
+
+
+def _rank_order(found: list[WorkerDescription], driver_node: str) -> list[int]:
+    """Return the indices of *found* in rank order: driver's node first, nodes together.
+
+    Then the nodes with fewer workers, then by address; the order within a node stays.
+    """
+    workers_on = Counter(worker.node_id for worker in found)
+    return sorted(
+        range(len(found)),
+        key=lambda i: (
+            found[i].node_id != driver_node,
+            workers_on[found[i].node_id],
+            found[i].address,
+            found[i].node_id,
+        ),
+    )
+
+
+def _update_block_size(worker: Any) -> None:
+    from vllm.platforms import current_platform as platform
+
+    platform.update_block_size_for_backend(worker.vllm_config)
+
+
+def _elastic() -> bool:
+    return bool(getattr(envs, "VLLM_ELASTIC_EP_SCALE_UP_LAUNCH", False))
+
+
+def _done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
