@@ -20,6 +20,7 @@ from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity.compare import FIELDS, compare, differences
 from vllm_ray_compat.parity.faults import FAULTS, inject
 from vllm_ray_compat.parity.ownership import session_members
+from vllm_ray_compat.schedule import COMPAT_EXECUTORS, Backend
 
 CLI = [sys.executable, "-m", "vllm_ray_compat"]
 MP_ONLY = ["parity", "run", "--topology", "tp2", "--reference", "mp", "--candidate", "mp"]
@@ -206,6 +207,30 @@ def test_the_production_engine_core(tmp_path: Path) -> None:
         "MultiprocExecutor",
         "RayExecutorV2",
     ]
+
+
+def test_our_legacy_executor_against_vllms(tmp_path: Path) -> None:
+    """An arm may name its executor class: the one for vLLM ≥ 0.33 beside the one it replaces."""
+    ours = COMPAT_EXECUTORS[Backend.LEGACY]
+    done = finish(
+        [
+            *CLI,
+            "parity",
+            "run",
+            "--topology",
+            "pp2",
+            "--reference",
+            "legacy",
+            "--candidate",
+            ours,
+            "--report-dir",
+            str(tmp_path / "r"),
+        ]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "r" / "report.json").read_text())
+    assert [a["executor"] for a in report["arms"]][1] == ours
+    assert [a["provider"] for a in report["arms"]] == ["vllm", "vllm_ray_compat", "vllm"]
 
 
 def test_an_engine_that_cannot_start(tmp_path: Path, tiny: Path) -> None:

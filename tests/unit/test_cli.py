@@ -177,7 +177,19 @@ def test_without_the_cli_extra() -> None:
 
 
 def test_a_release_without_the_executor(fake_vllm: Callable, tmp_path: Path) -> None:
+    """As in a build of this package that lacks it."""
     fake = fake_vllm("v1/executor/ray_executor.py", version="0.19.1+cpu")
-    done = cli("parity", "run", "--report-dir", str(tmp_path / "r"), PYTHONPATH=str(fake.root))
+    script = (
+        "import sys; from vllm_ray_compat import schedule\n"
+        "schedule.COMPAT_EXECUTORS[schedule.Backend.V2] = 'vllm_ray_compat.executors.none:X'\n"
+        f"sys.argv[1:] = ['parity', 'run', '--report-dir', {str(tmp_path / 'r')!r}]\n"
+        "from vllm_ray_compat.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(fake.root)},
+    )
     refused(done, 3, "vLLM 0.19.1+cpu does not ship the v2 Ray executor")
     assert not (tmp_path / "r").exists()

@@ -175,7 +175,11 @@ def test_an_executor_that_is_not_there_is_an_error_that_says_what_to_do(
 ) -> None:
     fake = fake_vllm("v1/executor/ray_executor.py", version="0.19.1")
     fake.write("v1/executor/abstract.py", ABSTRACT)
-    script = "plugin.register()\ntry: ask('ray')\nexcept Exception as e: print(type(e).__name__, e)"
+    script = (
+        "from vllm_ray_compat import schedule\n"
+        "schedule.COMPAT_EXECUTORS[schedule.Backend.V2] = 'vllm_ray_compat.executors.none:X'\n"
+        "plugin.register()\ntry: ask('ray')\nexcept Exception as e: print(type(e).__name__, e)"
+    )
     printed = fake.run(PRELUDE + script, **{FLAG_NAME: "1"})
     assert printed.startswith("ExecutorMissingError vLLM 0.19.1 does not ship the v2 Ray executor")
     assert f"Unset {FLAG_NAME}" in printed
