@@ -148,10 +148,16 @@ class _Watch:
 
 
 def _ask_where_it_hangs(process: subprocess.Popen[bytes]) -> None:
-    """Have the arm write the stacks of its threads into its log before it is killed."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGUSR1)
-        time.sleep(0.5)
+    """Have the arm write the stacks of its threads into its log before it is killed.
+
+    Only when it listens: one that hangs before it has set itself up would die of the question.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace")
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        if int(caught.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1:
+            process.send_signal(signal.SIGUSR1)
+            time.sleep(0.5)
 
 
 def _judge(outcome: ArmOutcome, code: int | None, hung: bool, timeout_s: float) -> None:
