@@ -251,8 +251,19 @@ def test_a_hanging_arm(base_environment: dict[str, str], tmp_path: Path) -> None
     """Two ranks on a cluster of one device: vLLM waits half an hour for the placement group."""
     with RayCluster(1, base_environment, tmp_path / "ray.log", fake_devices=True) as cluster:
         done = finish(
-            [*CLI, "parity", "run", "--topology", "tp2", "--arm-timeout", "25"]
-            + ["--ray-address", cluster.address, "--report-dir", str(tmp_path / "r")],
+            [
+                *CLI,
+                "parity",
+                "run",
+                "--topology",
+                "tp2",
+                "--arm-timeout",
+                "25",
+                "--ray-address",
+                cluster.address,
+                "--report-dir",
+                str(tmp_path / "r"),
+            ],
             VLLM_HOST_IP=cluster.node_ip,
             **cluster.credentials,
         )
