@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -22,6 +24,8 @@ from vllm_ray_compat.parity.compare import FIELDS, compare, differences
 from vllm_ray_compat.parity.faults import FAULTS, inject
 from vllm_ray_compat.parity.ownership import session_members
 from vllm_ray_compat.schedule import COMPAT_EXECUTORS, Backend
+
+RunUntil = Callable[[str, Path], subprocess.Popen[str]]
 
 CLI = [sys.executable, "-m", "vllm_ray_compat"]
 MP_ONLY = ["parity", "run", "--topology", "tp2", "--reference", "mp", "--candidate", "mp"]
@@ -272,35 +276,44 @@ def test_a_hanging_arm(base_environment: dict[str, str], tmp_path: Path) -> None
     assert "Thread 0x" in (tmp_path / "r" / "tp2-reference-legacy.log").read_text()
 
 
-def _start_and_wait_for(text: str, folder: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [
-            *CLI,
-            "parity",
-            "run",
-            "--topology",
-            "tp2",
-            "--reference",
-            "v2",
-            "--report-dir",
-            str(folder),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if text in line:
-            return process
-    raise AssertionError(f"the run ended before {text!r}")
+@pytest.fixture
+def run_until() -> Iterator[RunUntil]:
+    """Start a run and return it when it says a text; ended with the test, whatever happens."""
+    started: list[subprocess.Popen[str]] = []
+
+    def go(text: str, folder: Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [
+                *CLI,
+                *("parity", "run", "--topology", "tp2", "--reference", "v2", "--candidate", "v2"),
+                *("--report-dir", str(folder)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if text in line:
+                return process
+        raise AssertionError(f"the run ended before {text!r}")
+
+    yield go
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+        with contextlib.suppress(ValueError):  # its output was read to the end already
+            process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_ends_everything(tmp_path: Path, how: signal.Signals) -> None:
-    process = _start_and_wait_for("tp2-reference-v2: workload greedy", tmp_path / "r")
+def test_an_interrupted_run_ends_everything(
+    run_until: RunUntil, tmp_path: Path, how: signal.Signals
+) -> None:
+    process = run_until("tp2-reference-v2: workload greedy", tmp_path / "r")
     children = psutil.Process(process.pid).children(recursive=True)
     assert any("raylet" in " ".join(c.cmdline()) for c in children)
     process.send_signal(how)
@@ -313,8 +326,10 @@ def test_an_interrupted_run_ends_everything(tmp_path: Path, how: signal.Signals)
     assert cap.read_capture(tmp_path / "r" / "tp2-reference-v2.jsonl").engine is not None
 
 
-def test_a_killed_arm_is_reported_and_the_next_one_runs(tmp_path: Path) -> None:
-    process = _start_and_wait_for("tp2-reference-v2: starting the engine", tmp_path / "r")
+def test_a_killed_arm_is_reported_and_the_next_one_runs(
+    run_until: RunUntil, tmp_path: Path
+) -> None:
+    process = run_until("tp2-reference-v2: starting the engine", tmp_path / "r")
     deadline = time.monotonic() + 30
     arms: list[psutil.Process] = []
     while not arms and time.monotonic() < deadline:

@@ -48,13 +48,18 @@ def check_what_ran(checked: Plan, outcome: ArmOutcome, before: Sequence[ArmOutco
 
 
 def conclude(
-    checked: Plan, outcomes: Sequence[ArmOutcome], started: str, began: float
+    checked: Plan,
+    outcomes: Sequence[ArmOutcome],
+    left_behind: list[str],
+    started: str,
+    began: float,
 ) -> rep.Report:
     """Compare the arms of *checked* and build the report.
 
     Args:
         checked: what was planned.
         outcomes: the arms that ran, in their order.
+        left_behind: segments that could not be freed.
         started: when the run began, ISO 8601.
         began: the same by the monotonic clock (seconds).
     """
@@ -120,7 +125,7 @@ def conclude(
             if known.backend in {o.spec.backend for o in outcomes}
         ],
         injected_fault=fault,
-        left_behind=sorted({path for o in outcomes for path in o.left}),
+        left_behind=left_behind,
         environment_failure=environment_failure,
     )
 

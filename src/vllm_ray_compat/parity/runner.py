@@ -18,6 +18,7 @@ from vllm_ray_compat.parity.arm import MP, ArmSpec
 from vllm_ray_compat.parity.cluster import RayCluster
 from vllm_ray_compat.parity.conclude import check_what_ran, conclude
 from vllm_ray_compat.parity.interrupt import StopRequest
+from vllm_ray_compat.parity.ownership import Segments
 from vllm_ray_compat.parity.plan import Plan
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.supervise import ArmOutcome, run_arm
@@ -58,7 +59,9 @@ def run(
     )
     base = environment.base_environment(os.environ if environ is None else environ, cpu=checked.cpu)
     outcomes: list[ArmOutcome] = []
+    segments = Segments()
     with contextlib.ExitStack() as stack:
+        stack.callback(segments.free)  # last, when no worker of ours is left to use them
         cluster, ray = _reach_ray(checked, base, where, watch, stack, stop)
         for topology, backend, role in checked.arms:
             if any(outcome.environment for outcome in outcomes):
@@ -82,6 +85,7 @@ def run(
                 cluster,
                 _phase_teller(watch),
                 stop,
+                segments,
             )
             check_what_ran(checked, outcome, outcomes)
             outcomes.append(outcome)
@@ -92,7 +96,9 @@ def run(
             )
         if cluster is not None and any(outcome.failure for outcome in outcomes):
             _keep_ray_logs(cluster, where)
-    report = conclude(checked, outcomes, started.isoformat(timespec="seconds"), began)
+    report = conclude(
+        checked, outcomes, segments.free(), started.isoformat(timespec="seconds"), began
+    )
     rep.write_report(report, where)
     return report
 

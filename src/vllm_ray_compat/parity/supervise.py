@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_ray_compat.parity import capture as cap
@@ -33,7 +33,6 @@ class ArmOutcome:
         failure: why it did not run to its end; None when it did.
         environment: the failure is of this machine or environment, not of the arm.
         took_s: seconds from start to exit.
-        left: segments that could not be freed.
     """
 
     spec: ArmSpec
@@ -41,7 +40,6 @@ class ArmOutcome:
     failure: str | None = None
     environment: bool = False
     took_s: float = 0.0
-    left: list[str] = field(default_factory=list)
 
     def log_tail(self, lines: int = _LOG_LINES) -> list[str]:
         """Return the last lines of the log, without reading more than its end."""
@@ -63,6 +61,7 @@ def run_arm(
     cluster: ray_cluster.RayCluster | None,
     on_phase: Callable[[cap.Phase], None],
     stop: StopRequest | None = None,
+    segments: Segments | None = None,
 ) -> ArmOutcome:
     """Run the arm *spec* to its end and return how it went; never leaves it running.
 
@@ -74,11 +73,14 @@ def run_arm(
         cluster: the run's own Ray, whose workers' segments are looked after; None for another's.
         on_phase: called for every phase the arm enters.
         stop: asked while the arm runs.
+        segments: the run's; what of the arm's is no longer in use is freed here, the rest by the
+            run when its Ray has ended.
     """
+    segments = segments or Segments()
     spec_file = folder / f"{spec.label}.spec.json"
     spec_file.write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
     outcome = ArmOutcome(spec, folder / f"{spec.label}.log")
-    watch = _Watch(spec, cluster, on_phase, stop or StopRequest())
+    watch = _Watch(spec, cluster, segments, on_phase, stop or StopRequest())
     began = time.monotonic()
     process = spawn(
         "vllm_ray_compat.parity.arm", str(spec_file.resolve()), log=outcome.log, environ=environ
@@ -92,7 +94,7 @@ def run_arm(
         kill_all(session_members(process.pid), grace_s=2.0)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
-        outcome.left = watch.segments.free()
+        segments.free()
         outcome.took_s = round(time.monotonic() - began, 3)
     _judge(outcome, code, hung, timeout_s)
     return outcome
@@ -105,6 +107,7 @@ class _Watch:
         self,
         spec: ArmSpec,
         cluster: ray_cluster.RayCluster | None,
+        segments: Segments,
         on_phase: Callable[[cap.Phase], None],
         stop: StopRequest,
     ) -> None:
@@ -112,7 +115,7 @@ class _Watch:
         self._cluster = cluster
         self._on_phase = on_phase
         self._stop = stop
-        self.segments = Segments()
+        self._segments = segments
         #: The arm has written its last record.
         self.ended = False
 
@@ -130,7 +133,7 @@ class _Watch:
             records = self._follower.new_records()
             # At every phase, too: between two looks a short arm could come and go.
             if now >= next_note or records:
-                self.segments.note(
+                self._segments.note(
                     [*session_members(process.pid), *ray_cluster.members(self._cluster)]
                 )
                 next_note = now + 1.0
