@@ -120,7 +120,7 @@ def test_a_dead_worker_is_noticed(
     assert found["callback_s"] <= limit_s
     assert found.get("error_s", 0) <= limit_s
     assert found.get("error", found.get("next")), "the caller gets an error, not an answer"
-    assert found["shutdown_s"] < 0.1, "the executor has already shut down"
+    assert found["shutdown_s"] < 0.7, "the executor has already shut down"
     assert_nothing_left(found)
 
 
