@@ -294,6 +294,8 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
             TimeoutError: not every worker answered in time.
             RuntimeError: a worker raised, or has died, or the executor was shut down.
         """
+        # Taken before the checks: the monitor takes them away in its own thread.
+        broadcast, answers = self.rpc_broadcast_mq, self._answers
         if self.failure is not None:
             raise RuntimeError(f"Executor failed: {self.failure}")
         if self.shutting_down:
@@ -305,8 +307,8 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         elif reply_rank is not None:
             finish = itemgetter(0)
         sent = method if isinstance(method, str) else cloudpickle.dumps(method)
-        self.rpc_broadcast_mq.enqueue((sent, args, kwargs or {}, reply_rank))
-        asked = self._answers if reply_rank is None else [self._answers[reply_rank]]
+        broadcast.enqueue((sent, args, kwargs or {}, reply_rank))
+        asked = answers if reply_rank is None else [answers[reply_rank]]
         name = method if isinstance(method, str) else getattr(method, "__name__", repr(method))
         call = Call(name, asked, WorkerProc.ResponseStatus.SUCCESS, finish, timeout, self._calls)
         return call if non_block else call.result()
