@@ -19,7 +19,6 @@ from typing import Any
 
 import cloudpickle
 import ray
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from vllm import envs
 from vllm.platforms import current_platform
 from vllm.ray.ray_env import get_env_vars_to_copy
@@ -28,13 +27,13 @@ from vllm.v1.executor.abstract import Executor
 
 from vllm_ray_compat.errors import RaycompatError
 from vllm_ray_compat.executors import legacy_graph, ray_cluster, startup
+from vllm_ray_compat.executors.actors import actor_options, device_key
 from vllm_ray_compat.executors.legacy_worker import LegacyWorker, WorkerDescription
 from vllm_ray_compat.executors.monitor import PingMonitor
 from vllm_ray_compat.executors.placement import RankPlacement
 from vllm_ray_compat.executors.segments import Segments
 from vllm_ray_compat.executors.worker_env import WORKER_SPECIFIC
 from vllm_ray_compat.names import LOGGER_NAME
-from vllm_ray_compat.vllm_api import noset_variables
 
 _logger = logging.getLogger(LOGGER_NAME)
 
@@ -134,19 +133,11 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
 
     def _start(self, resources: _Resources, deadline: startup.Deadline) -> None:
         config = self.parallel_config
-        device_key = current_platform.ray_device_key
-        if not device_key:
-            raise startup.WorkerStartError(
-                f"vLLM's platform {current_platform.device_name!r} names no Ray resource for its "
-                "device, so Ray cannot place workers on it. On the CPU, set RAYCOMPAT_CPU=1 here "
-                "and where Ray is started."
-            )
+        key = device_key()
         ray_cluster.connect(config)
-        resources.group = ray_cluster.acquire_group(config, device_key, pin_to_driver=True)
+        resources.group = ray_cluster.acquire_group(config, key, pin_to_driver=True)
         driver_node = ray.get_runtime_context().get_node_id()
-        placed = ray_cluster.place_ranks(
-            resources.group, device_key, driver_node, config.world_size
-        )
+        placed = ray_cluster.place_ranks(resources.group, key, driver_node, config.world_size)
         created = [self._actor(p, resources.group) for p in placed]
         resources.actors = created
         found = startup.collect(
@@ -185,32 +176,14 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
         resources.monitor = PingMonitor(self, dict(enumerate(self.workers)))
 
     def _actor(self, place: RankPlacement, group: ray_cluster.Group) -> Any:
-        devices = envs.VLLM_RAY_PER_WORKER_GPUS
-        device_key = current_platform.ray_device_key
-        resources = (
-            {"num_gpus": devices}
-            if device_key == "GPU"
-            else {"num_gpus": 0, "resources": {device_key: devices}}
+        options = actor_options(
+            place,
+            group,
+            self.parallel_config,
+            variables={n: os.environ[n] for n in _BEFORE_IMPORT if n in os.environ},
+            capture_child_tasks=True,
         )
-        variables = dict.fromkeys(noset_variables(current_platform), "1")
-        variables |= {name: os.environ[name] for name in _BEFORE_IMPORT if name in os.environ}
-        strategy = PlacementGroupSchedulingStrategy(
-            placement_group=group.handle,
-            placement_group_bundle_index=place.bundle_index,
-            placement_group_capture_child_tasks=True,
-        )
-        runtime_env: dict[str, Any] = {"env_vars": variables}
-        if self.parallel_config.ray_workers_use_nsight:
-            runtime_env["nsight"] = {
-                "t": "cuda,cudnn,cublas",
-                "o": "'worker_process_%p'",
-                "cuda-graph-trace": "node",
-            }
-        return (
-            ray.remote(LegacyWorker)
-            .options(num_cpus=0, scheduling_strategy=strategy, runtime_env=runtime_env, **resources)
-            .remote(place.rank)
-        )
+        return ray.remote(LegacyWorker).options(**options).remote(place.rank)
 
     def _environment(self) -> dict[str, str]:
         """Return what the workers get of the driver's environment: vLLM's own allow-list."""

@@ -21,13 +21,13 @@ from typing import Any
 
 import cloudpickle
 import ray
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from vllm import envs
 from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 from vllm.platforms import current_platform
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
 
 from vllm_ray_compat.executors import ray_cluster, startup
+from vllm_ray_compat.executors.actors import actor_options, device_key
 from vllm_ray_compat.executors.calls import Answers, Call
 from vllm_ray_compat.executors.monitor import WorkerMonitor
 from vllm_ray_compat.executors.placement import RankPlacement, local_ranks_of
@@ -36,7 +36,6 @@ from vllm_ray_compat.executors.response_queue import ResponseQueue
 from vllm_ray_compat.executors.segments import Segments
 from vllm_ray_compat.executors.worker_env import driver_environment
 from vllm_ray_compat.names import LOGGER_NAME
-from vllm_ray_compat.vllm_api import noset_variables
 
 _logger = logging.getLogger(LOGGER_NAME)
 
@@ -127,18 +126,12 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
 
     def _start(self, resources: _Resources, deadline: startup.Deadline) -> None:
         parallel_config = self.parallel_config
-        device_key = current_platform.ray_device_key
-        if not device_key:
-            raise startup.WorkerStartError(
-                f"vLLM's platform {current_platform.device_name!r} names no Ray resource for its "
-                "device, so Ray cannot place workers on it. On the CPU, set RAYCOMPAT_CPU=1 here "
-                "and where Ray is started."
-            )
+        key = device_key()
         self._get_parallel_sizes()
         ray_cluster.connect(parallel_config)
-        resources.group = ray_cluster.acquire_group(parallel_config, device_key)
+        resources.group = ray_cluster.acquire_group(parallel_config, key)
         driver_node = ray.get_runtime_context().get_node_id()
-        placed = ray_cluster.place_ranks(resources.group, device_key, driver_node, self.world_size)
+        placed = ray_cluster.place_ranks(resources.group, key, driver_node, self.world_size)
 
         local = local_ranks_of(placed, driver_node)
         self.rpc_broadcast_mq = resources.broadcast = MessageQueue(
@@ -200,37 +193,11 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         self.output_rank = self._get_output_rank()
 
     def _actor(self, place: RankPlacement, group: ray_cluster.Group) -> Any:
-        devices = envs.VLLM_RAY_PER_WORKER_GPUS
-        device_key = current_platform.ray_device_key
-        resources = (
-            {"num_gpus": devices}
-            if device_key == "GPU"
-            else {"num_gpus": 0, "resources": {device_key: devices}}
-        )
-        runtime_env = dict(self.parallel_config.ray_runtime_env or {})
-        runtime_env["env_vars"] = {
-            **runtime_env.get("env_vars", {}),
-            **dict.fromkeys(noset_variables(current_platform), "1"),
-        }
-        if self.parallel_config.ray_workers_use_nsight:
-            runtime_env["nsight"] = {
-                "t": "cuda,cudnn,cublas",
-                "o": "'worker_process_%p'",
-                "cuda-graph-trace": "node",
-            }
-        strategy = PlacementGroupSchedulingStrategy(
-            placement_group=group.handle, placement_group_bundle_index=place.bundle_index
+        options = actor_options(
+            place, group, self.parallel_config, runtime_env=self.parallel_config.ray_runtime_env
         )
         return (
-            ray.remote(RayWorkerProc)
-            .options(
-                name=self._actor_name(place.rank),
-                num_cpus=0,
-                scheduling_strategy=strategy,
-                runtime_env=runtime_env,
-                **resources,
-            )
-            .remote()
+            ray.remote(RayWorkerProc).options(name=self._actor_name(place.rank), **options).remote()
         )
 
     def _actor_name(self, rank: int) -> str:
