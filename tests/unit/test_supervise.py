@@ -18,9 +18,10 @@ import pytest
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity.arm import ArmSpec
 from vllm_ray_compat.parity.cluster import ClusterError, RayCluster
-from vllm_ray_compat.parity.ownership import Segments, mapped_segments, session_members
+from vllm_ray_compat.parity.ownership import Segments, session_members
 from vllm_ray_compat.parity.supervise import ArmOutcome, run_arm
 from vllm_ray_compat.parity.workloads import load_suite
+from vllm_ray_compat.shared_memory import mapped_segments
 
 Run = Callable[..., tuple[ArmOutcome, list[cap.Phase]]]
 

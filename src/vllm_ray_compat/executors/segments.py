@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-_FOLDER = "/dev/shm/"
-_DELETED = " (deleted)"
+from vllm_ray_compat.shared_memory import FOLDER, mapped_segments
+
 _PAUSE_S = 0.03
 
 
@@ -31,13 +31,13 @@ class Segments:
         """Leave alone what *queue*, a message queue of vLLM made by this process, frees itself."""
         buffer = getattr(queue, "buffer", None)
         if buffer is not None:
-            self._spared.add(_FOLDER + buffer.shared_memory.name)
+            self._spared.add(str(FOLDER / buffer.shared_memory.name))
 
     def note(self, pids: Iterable[int]) -> None:
         """Remember what the Ray workers *pids* have mapped now; other processes are left alone."""
         for pid in pids:
             if _is_ray_worker(pid):
-                self._noted |= {path for path in _mapped(pid) if _is_a_workers(path)}
+                self._noted |= {path for path in mapped_segments(pid) if _is_a_workers(path)}
 
     def free(self, wait_s: float) -> None:
         """Remove the noted segments that no other process uses.
@@ -66,23 +66,13 @@ def _is_ray_worker(pid: int) -> bool:
 
 def _is_a_workers(path: str) -> bool:
     """Say whether vLLM made it in a worker, and not Ray for everybody (its object store)."""
-    name = path.removeprefix(_FOLDER)
+    name = Path(path).name
     return name.startswith("psm_") or "-cpushm_" in name
-
-
-def _mapped(pid: int) -> set[str]:
-    found = set()
-    with contextlib.suppress(OSError), Path(f"/proc/{pid}/maps").open(errors="replace") as maps:
-        for line in maps:
-            at = line.find(_FOLDER)
-            if at >= 0 and not line.endswith(f"{_DELETED}\n"):
-                found.add(line[at:].rstrip("\n"))
-    return found
 
 
 def _mapped_by_others() -> set[str]:
     found: set[str] = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
-            found |= _mapped(int(entry.name))
+            found |= mapped_segments(int(entry.name))
     return found

@@ -23,9 +23,7 @@ from pathlib import Path
 import psutil
 
 from vllm_ray_compat.parity import guard
-
-_SHM = Path("/dev/shm")
-_DELETED = " (deleted)"
+from vllm_ray_compat.shared_memory import FOLDER, mapped_segments
 
 
 def spawn(
@@ -48,23 +46,6 @@ def spawn(
             env=dict(environ),
             start_new_session=True,
         )
-
-
-def mapped_segments(pid: int) -> set[str]:
-    """Return the files directly in /dev/shm that process *pid* has mapped; empty if it is gone."""
-    found: set[str] = set()
-    try:
-        with Path(f"/proc/{pid}/maps").open(encoding="utf-8", errors="replace") as maps:
-            for line in maps:
-                # address perms offset device inode path; a path may hold spaces
-                fields = line.rstrip("\n").split(maxsplit=5)
-                if len(fields) == 6 and not fields[5].endswith(_DELETED):
-                    path = Path(fields[5])
-                    if path.parent == _SHM:
-                        found.add(str(path))
-    except OSError:
-        return set()
-    return found
 
 
 def session_members(session: int) -> list[psutil.Process]:
@@ -138,7 +119,7 @@ class Segments:
 
 def _in_shm() -> set[str]:
     try:
-        return {str(path) for path in _SHM.iterdir()}
+        return {str(path) for path in FOLDER.iterdir()}
     except OSError:
         return set()
 
