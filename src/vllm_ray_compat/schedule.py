@@ -85,6 +85,11 @@ VLLM_EXECUTORS = {
     Backend.LEGACY: "vllm.v1.executor.ray_executor:RayDistributedExecutor",
     Backend.V2: "vllm.v1.executor.ray_executor_v2:RayExecutorV2",
 }
+#: Where vLLM's are found with their known defects repaired: subclasses of the same names.
+REPAIRED_EXECUTORS = {
+    backend: "vllm_ray_compat.executors.repaired:" + path.partition(":")[2]
+    for backend, path in VLLM_EXECUTORS.items()
+}
 COMPAT_EXECUTORS = {
     Backend.LEGACY: "vllm_ray_compat.executors.ray_legacy:RayLegacyExecutor",
     Backend.V2: "vllm_ray_compat.executors.ray_v2:RayExecutorV2",

@@ -17,7 +17,7 @@ phase   flag unset     flag off                    flag on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ from packaging.version import InvalidVersion, Version
 
 from vllm_ray_compat import deprecations, schedule
 from vllm_ray_compat.errors import EXIT_DIFFERENCE, RaycompatError
+from vllm_ray_compat.executors import repairs as known_repairs
+from vllm_ray_compat.executors.repairs.repair import Repair
 from vllm_ray_compat.flag import Flag, FlagValue, read_flag
 from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.schedule import Backend, Phase
@@ -60,7 +62,7 @@ class Decision:
 
     Attributes:
         backend: the executor chosen.
-        executor: its import path, ``module:Class``.
+        executor: its import path, ``module:Class``; of a repaired one, that of vLLM's own class.
         provider: ``vllm`` or ``vllm_ray_compat``: whose class that is.
         phase: the policy in force.
         policy: where the phase came from.
@@ -71,6 +73,7 @@ class Decision:
         warnings: what needs action; errors under ``RAYCOMPAT_STRICT=1``.
         strict: whether they are.
         next_change: the next release that changes something, and what; None in the last phase.
+        repairs: what is repaired in vLLM's class, in a subclass of it.
         routed: whether this package routes at all; false when it is disabled or not allowed.
     """
 
@@ -86,7 +89,13 @@ class Decision:
     warnings: tuple[deprecations.RaycompatWarning, ...] = ()
     strict: bool = False
     next_change: Mapping[str, str] | None = None
+    repairs: tuple[Repair, ...] = ()
     routed: bool = True
+
+    @property
+    def loaded(self) -> str:
+        """The import path of the class that vLLM is given: with repairs, a subclass."""
+        return schedule.REPAIRED_EXECUTORS[self.backend] if self.repairs else self.executor
 
     def enforce(self) -> None:
         """Raise what ``RAYCOMPAT_STRICT=1`` makes an error.
@@ -99,10 +108,13 @@ class Decision:
 
     def one_line(self) -> str:
         """Return the line that is logged when an engine starts."""
-        return (
+        line = (
             f"Ray executor backend {self.backend.value}: {self.executor} (provider "
             f"{self.provider}), phase {int(self.phase)} from {self.policy}, flag {self.flag}"
         )
+        if self.repairs:
+            line += f", repaired: {', '.join(repair.name for repair in self.repairs)}"
+        return line
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``status --json`` prints."""
@@ -125,7 +137,8 @@ class Decision:
                 {"category": type(warning).__name__, "message": str(warning)}
                 for warning in self.warnings
             ],
-            "repairs": [],
+            "repairs": [repair.to_dict() for repair in self.repairs],
+            "loaded": self.loaded,
             "next_change": dict(self.next_change) if self.next_change else None,
             "strict": self.strict,
             "routed": self.routed,
@@ -248,6 +261,10 @@ def _decide(
                 f"V2 runs without async scheduling here: vLLM before "
                 f"{schedule.ASYNC_BY_CLASS_SINCE} allows it by the backend's name, and not for ray."
             )
+    repairs: tuple[Repair, ...] = ()
+    if shipped and settings.inactive is None:
+        repairs = known_repairs.in_force(backend, version, settings.repairs)
+        notes.extend(_notes_on_repairs(backend, version, settings, repairs))
     after = schedule.next_row(row)
     return Decision(
         backend=backend,
@@ -264,6 +281,7 @@ def _decide(
         next_change=(
             {"release": str(after.since), "what": _describe_change(row, after)} if after else None
         ),
+        repairs=repairs,
         routed=settings.inactive is None,
     )
 
@@ -320,6 +338,28 @@ def _choose(
         deprecations.FlagIgnoredSinceVllm033Warning(deprecations.flag_ignored_text(removed_in))
     )
     return Backend.V2
+
+
+def _notes_on_repairs(
+    backend: Backend, version: str, settings: Settings, applied: tuple[Repair, ...]
+) -> Iterator[str]:
+    """Say which repairs are left out, and why: nobody should think they are in force."""
+    if settings.repairs is not None and not settings.repairs:
+        left_out = known_repairs.in_force(backend, version, None)
+        if left_out:
+            names = ", ".join(repair.name for repair in left_out)
+            yield f"RAYCOMPAT_REPAIRS=none: not repaired are {names}."
+        return
+    if not known_repairs.are_known_for(version):
+        yield (
+            f"No repairs are applied to vLLM {version}: they were tested up to "
+            f"{schedule.RELEASES[-1]}."
+        )
+        return
+    for name in sorted((settings.repairs or frozenset()) - {repair.name for repair in applied}):
+        repair = known_repairs.BY_NAME[name]
+        if not any(repair.applies_to(b, Version(version)) for b in repair.backends):
+            yield f"The repair {name} is for vLLM {repair.releases()}, not for {version}."
 
 
 def _asks_the_class(version: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vllm_ray_compat.errors import UsageError, suggestion
+from vllm_ray_compat.executors import repairs as known_repairs
 from vllm_ray_compat.names import PLUGIN_NAME, PREFIX
 from vllm_ray_compat.schedule import Phase
 
@@ -43,6 +44,12 @@ SPECS: tuple[Spec, ...] = (
         "Where vLLM has removed the legacy executor, flag off selects the one of this package.",
     ),
     Spec(
+        "RAYCOMPAT_REPAIRS",
+        "all, none, or names",
+        "Which repairs of vLLM's own executors are applied, each only on releases with the defect: "
+        "all (the default), none, or names separated by commas.",
+    ),
+    Spec(
         "RAYCOMPAT_CPU",
         "0 or 1",
         "Activates the CPU platform that lets vLLM's CPU build run its Ray executors. Must be "
@@ -66,7 +73,8 @@ class SettingsError(UsageError):
 class Settings:
     """The parsed variables.
 
-    ``unknown`` holds names with our prefix that we do not know; ``plugin_allowed`` is whether
+    ``repairs`` holds the names of the repairs to apply, None meaning all; ``unknown`` holds names
+    with our prefix that we do not know; ``plugin_allowed`` is whether
     vLLM's own ``VLLM_PLUGINS`` lets this package load.
     """
 
@@ -76,6 +84,7 @@ class Settings:
     restore_legacy: bool = False
     cpu: bool = False
     disable: bool = False
+    repairs: frozenset[str] | None = None
     plugin_allowed: bool = True
     unknown: tuple[str, ...] = ()
 
@@ -101,6 +110,25 @@ def is_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
     """Return whether the variable *name* is exactly 1; never raises (for use at plugin load)."""
     env = os.environ if environ is None else environ
     return env.get(name, "").strip() == "1"
+
+
+def _read_repairs(text: str) -> tuple[frozenset[str] | None, list[str]]:
+    """Return the names in ``RAYCOMPAT_REPAIRS`` (None is all), and what is wrong with it."""
+    names = [name for part in text.split(",") if (name := part.strip())]
+    if not text or names == ["all"]:
+        return None, []
+    if names == ["none"]:
+        return frozenset(), []
+    known = known_repairs.NAMES
+    faults = [
+        f"RAYCOMPAT_REPAIRS names {name!r} (accepted: all, none, or names of repairs, separated by "
+        f"commas: {', '.join(known)}).{suggestion(name, known)}".removesuffix(".")
+        for name in names
+        if name not in known
+    ]
+    if not names:
+        faults.append(f"RAYCOMPAT_REPAIRS={text!r} (accepted: all, none, or names of repairs)")
+    return frozenset(names), faults
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -130,6 +158,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
             phase = int(phase_text)
         else:
             faults.append(f"RAYCOMPAT_PHASE={phase_text!r} (accepted: 0, 1, 2 or 3)")
+    wanted, bad = _read_repairs(text("RAYCOMPAT_REPAIRS"))
+    faults += bad
     settings = Settings(
         phase=phase,
         phase_source="" if phase is None else f"environment variable RAYCOMPAT_PHASE={phase}",
@@ -137,6 +167,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         restore_legacy=switch("RAYCOMPAT_RESTORE_LEGACY"),
         cpu=switch("RAYCOMPAT_CPU"),
         disable=switch("RAYCOMPAT_DISABLE"),
+        repairs=wanted,
         plugin_allowed=(
             (allowed := env.get("VLLM_PLUGINS")) is None or PLUGIN_NAME in allowed.split(",")
         ),

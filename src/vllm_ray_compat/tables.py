@@ -65,7 +65,7 @@ def _cell(decision: Decision) -> str:
     text = f"{decision.backend.value} ({decision.provider})"
     for warning in decision.warnings:
         text += f" + {type(warning).__name__}"
-    return text + (" + note: drop the flag" if decision.notes else "")
+    return text + (" + note: drop the flag" if any("drop it" in n for n in decision.notes) else "")
 
 
 def settings_table() -> str:

@@ -20,6 +20,7 @@ CORE = [
     "vllm_ray_compat.platforms",
     "vllm_ray_compat.executors.catalog",
     "vllm_ray_compat.executors.environment",
+    "vllm_ray_compat.executors.repairs",
 ]
 FORBIDDEN = {"vllm", "ray", "torch"}
 #: What the core may import beyond the standard library (design, section 4).

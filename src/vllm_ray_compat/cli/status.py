@@ -87,6 +87,10 @@ def render(decision: Decision, present: bool) -> str:
         ("flag", decision.flag),
         ("backend", decision.backend.value),
         ("executor", f"{decision.executor} (provider {decision.provider})"),
+        *(
+            ("repaired", f"{r.name} (vLLM {r.releases()}): {r.symptom} {r.effect}")
+            for r in decision.repairs
+        ),
         *(("because", reason) for reason in decision.reasons),
         *(("note", note) for note in decision.notes),
         *(

@@ -48,6 +48,6 @@ def load(decision: Decision) -> type:
     """
     if not is_present(decision):
         raise ExecutorMissingError(missing_text(decision))
-    module_name, _, class_name = decision.executor.partition(":")
+    module_name, _, class_name = decision.loaded.partition(":")
     executor: type = getattr(importlib.import_module(module_name), class_name)
     return executor

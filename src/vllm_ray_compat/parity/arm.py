@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity.topology import parse_topology
 from vllm_ray_compat.parity.workloads import Suite, Workload, parse_suite
-from vllm_ray_compat.schedule import COMPAT_EXECUTORS, VLLM_EXECUTORS, Backend
+from vllm_ray_compat.schedule import COMPAT_EXECUTORS, REPAIRED_EXECUTORS, VLLM_EXECUTORS, Backend
 
 MP = "mp"
 MP_EXECUTOR = "vllm.v1.executor.multiproc_executor:MultiprocExecutor"
@@ -35,7 +35,11 @@ _EXECUTOR_OF_ACTOR = {
     "vllm.v1.executor.ray_utils:RayWorkerWrapper": VLLM_EXECUTORS[Backend.LEGACY],
     "vllm_ray_compat.executors.ray_worker:RayWorkerProc": COMPAT_EXECUTORS[Backend.V2],
     "vllm_ray_compat.executors.legacy_worker:LegacyWorker": COMPAT_EXECUTORS[Backend.LEGACY],
+    "vllm_ray_compat.executors.repaired:RayWorkerProc": VLLM_EXECUTORS[Backend.V2],
+    "vllm_ray_compat.executors.repaired:RayWorkerWrapper": VLLM_EXECUTORS[Backend.LEGACY],
 }
+
+_BASE_OF = {repaired: VLLM_EXECUTORS[backend] for backend, repaired in REPAIRED_EXECUTORS.items()}
 
 
 #: How a completion ends that says something about the model.
@@ -117,10 +121,11 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
         raise ArmFailedError("engine-start", _root_cause(error)) from error
     engine = describe_engine(llm, spec.engine_core, start_s=out.elapsed())
     out.write(engine)
-    if engine.executor != spec.expected_executor:
+    expected = _as_read(spec.expected_executor, engine.executor_read_from)
+    if engine.executor != expected:
         raise ArmFailedError(
             "wrong-executor",
-            f"the {spec.backend} arm was to run {spec.expected_executor}, but the live engine "
+            f"the {spec.backend} arm was to run {expected}, but the live engine "
             f"runs {engine.executor}",
         )
 
@@ -201,6 +206,7 @@ def describe_engine(llm: Any, engine_core: str, start_s: float) -> cap.Engine:
         (cap.Worker(**found) for found in llm.collective_rpc("raycompat_describe")),
         key=lambda worker: worker.rank,
     )
+    kind: type | None = None
     if engine_core == "inproc":
         kind = type(llm.llm_engine.engine_core.engine_core.model_executor)
         executor = f"{kind.__module__}:{kind.__qualname__}"
@@ -210,7 +216,8 @@ def describe_engine(llm: Any, engine_core: str, start_s: float) -> cap.Engine:
     return cap.Engine(
         executor=executor,
         executor_read_from="engine" if engine_core == "inproc" else "workers",
-        provider=executor.partition(".")[0],
+        provider=_as_read(executor, "workers").partition(".")[0],
+        repairs=None if kind is None else list(getattr(kind, "raycompat_repairs", ())),
         vllm=vllm.__version__,
         ray=_version("ray"),
         torch=torch.__version__,
@@ -222,6 +229,13 @@ def describe_engine(llm: Any, engine_core: str, start_s: float) -> cap.Engine:
         workers=workers,
         start_s=start_s,
     )
+
+
+def _as_read(executor: str, read_from: str) -> str:
+    """Return *executor* as it can be told: workers don't show whether theirs was repaired."""
+    if read_from == "workers" and executor in _BASE_OF:
+        return _BASE_OF[executor]
+    return executor
 
 
 def _executor_from_workers(workers: list[cap.Worker]) -> str:

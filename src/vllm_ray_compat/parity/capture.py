@@ -83,6 +83,9 @@ class Engine(_Record):
     executor: str
     executor_read_from: Literal["engine", "workers"]
     provider: str
+    repairs: list[str] | None = Field(
+        default=None, description="Repairs of vLLM's class in force; None: not to be read."
+    )
     vllm: str
     ray: str | None
     torch: str

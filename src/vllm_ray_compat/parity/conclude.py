@@ -169,8 +169,9 @@ def _arm(outcome: ArmOutcome, capture: cap.Capture | None) -> rep.Arm:
             **{
                 name: getattr(engine, name, None)
                 for name in (
-                    *("executor", "executor_read_from", "provider", "vllm", "ray", "torch"),
-                    *("python", "dtype", "async_scheduling", "v2_model_runner"),
+                    *("executor", "executor_read_from", "provider", "repairs"),
+                    *("vllm", "ray", "torch", "python"),
+                    *("dtype", "async_scheduling", "v2_model_runner"),
                 )
             },
             "workers": [worker.model_dump() for worker in engine.workers] if engine else [],

@@ -179,10 +179,11 @@ def _executor(vllm: Installation, backend: str) -> str:
     if is_class(backend):
         return backend
     value = FlagValue.OFF if backend == Backend.LEGACY.value else FlagValue.ON
-    decision = select(vllm, flag=Flag(value), settings=Settings(restore_legacy=True))
+    settings = Settings(restore_legacy=True, repairs=read_settings().repairs)
+    decision = select(vllm, flag=Flag(value), settings=settings)
     if not catalog.is_present(decision):
         raise catalog.ExecutorMissingError(catalog.missing_text(decision))
-    return decision.executor
+    return decision.loaded
 
 
 def parse_engine_args(texts: Sequence[str]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class Arm(_Model):
     executor: str | None = Field(description="Read from the live engine; None: it never lived.")
     executor_read_from: str | None
     provider: str | None
+    repairs: list[str] | None = None
     vllm: str | None
     ray: str | None
     torch: str | None

@@ -1,0 +1,40 @@
+"""Repairs of the executors that vLLM ships: one file a defect, and this table of them.
+
+Importing the table imports nothing of vLLM or Ray.
+"""
+
+from __future__ import annotations
+
+from packaging.version import InvalidVersion, Version
+
+from vllm_ray_compat.executors.repairs import v2_oversized_group
+from vllm_ray_compat.executors.repairs.repair import (
+    Repair,
+    is_untested,
+    select_repairs,
+    validate,
+)
+from vllm_ray_compat.schedule import Backend
+
+#: In the order of methods: the first one's are called first.
+REPAIRS: tuple[Repair, ...] = (v2_oversized_group.REPAIR,)
+
+validate(REPAIRS)
+
+NAMES: tuple[str, ...] = tuple(repair.name for repair in REPAIRS)
+
+
+BY_NAME: dict[str, Repair] = {repair.name: repair for repair in REPAIRS}
+
+
+def are_known_for(version: str) -> bool:
+    """Say whether vLLM *version* is a release the repairs were tested on, or a build of one."""
+    try:
+        return not is_untested(Version(version))
+    except InvalidVersion:
+        return False
+
+
+def in_force(backend: Backend, version: str, wanted: frozenset[str] | None) -> tuple[Repair, ...]:
+    """Return the repairs of :data:`REPAIRS` in force; see :func:`~.repair.select_repairs`."""
+    return select_repairs(REPAIRS, backend, version, wanted)

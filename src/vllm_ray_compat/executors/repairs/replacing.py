@@ -1,0 +1,43 @@
+"""Put something else into the place of a name of vLLM's, for the time of one call."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from vllm_ray_compat.executors.repairs.repair import RepairMismatchError
+
+
+def original(module: ModuleType, name: str) -> Any:
+    """Return what *module* calls *name*.
+
+    Raises:
+        RepairMismatchError: it has no such name, so this vLLM is not the release it says it is.
+    """
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise RepairMismatchError(
+            f"A repair of vLLM does not fit the installed one: {module.__name__} has no {name}, "
+            "which the release it names had. Set RAYCOMPAT_REPAIRS=none to run it as it is, and "
+            "report which build of vLLM this is."
+        ) from None
+
+
+@contextlib.contextmanager
+def replaced(module: ModuleType, **values: Any) -> Iterator[None]:
+    """Give the names in *values* other values in *module* while the context lasts.
+
+    Raises:
+        RepairMismatchError: *module* lacks one of them.
+    """
+    before = {name: original(module, name) for name in values}
+    for name, value in values.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
