@@ -263,7 +263,9 @@ def _decide(
             )
     repairs: tuple[Repair, ...] = ()
     if shipped and settings.inactive is None:
-        repairs = known_repairs.in_force(backend, version, settings.repairs)
+        repairs = known_repairs.in_force(
+            backend, version, settings.repairs, settings.unwanted_repairs
+        )
         notes.extend(_notes_on_repairs(backend, version, settings, repairs))
     after = schedule.next_row(row)
     return Decision(
@@ -344,12 +346,10 @@ def _notes_on_repairs(
     backend: Backend, version: str, settings: Settings, applied: tuple[Repair, ...]
 ) -> Iterator[str]:
     """Say which repairs are left out, and why: nobody should think they are in force."""
-    if settings.repairs is not None and not settings.repairs:
-        left_out = known_repairs.in_force(backend, version, None)
-        if left_out:
-            names = ", ".join(repair.name for repair in left_out)
-            yield f"RAYCOMPAT_REPAIRS=none: not repaired are {names}."
-        return
+    left_out = [r for r in known_repairs.in_force(backend, version) if r not in applied]
+    if left_out:
+        names = ", ".join(repair.name for repair in left_out)
+        yield f"Left out by RAYCOMPAT_REPAIRS: {names}."
     if not known_repairs.are_known_for(version):
         yield (
             f"No repairs are applied to vLLM {version}: they were tested up to "

@@ -45,9 +45,9 @@ SPECS: tuple[Spec, ...] = (
     ),
     Spec(
         "RAYCOMPAT_REPAIRS",
-        "all, none, or names",
+        "all, none, names, or all,-name",
         "Which repairs of vLLM's own executors are applied, each only on releases with the defect: "
-        "all (the default), none, or names separated by commas.",
+        "all (the default), none, names separated by commas, or all but some: all,-name,-name.",
     ),
     Spec(
         "RAYCOMPAT_CPU",
@@ -73,9 +73,9 @@ class SettingsError(UsageError):
 class Settings:
     """The parsed variables.
 
-    ``repairs`` holds the names of the repairs to apply, None meaning all; ``unknown`` holds names
-    with our prefix that we do not know; ``plugin_allowed`` is whether
-    vLLM's own ``VLLM_PLUGINS`` lets this package load.
+    ``repairs`` holds the names of the repairs to apply, None meaning all but the
+    ``unwanted_repairs``; ``unknown`` holds names with our prefix that we do not know;
+    ``plugin_allowed`` is whether vLLM's own ``VLLM_PLUGINS`` lets this package load.
     """
 
     phase: int | None = None
@@ -85,6 +85,7 @@ class Settings:
     cpu: bool = False
     disable: bool = False
     repairs: frozenset[str] | None = None
+    unwanted_repairs: frozenset[str] = frozenset()
     plugin_allowed: bool = True
     unknown: tuple[str, ...] = ()
 
@@ -112,23 +113,28 @@ def is_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
     return env.get(name, "").strip() == "1"
 
 
-def _read_repairs(text: str) -> tuple[frozenset[str] | None, list[str]]:
-    """Return the names in ``RAYCOMPAT_REPAIRS`` (None is all), and what is wrong with it."""
-    names = [name for part in text.split(",") if (name := part.strip())]
-    if not text or names == ["all"]:
-        return None, []
-    if names == ["none"]:
-        return frozenset(), []
+def _read_repairs(text: str) -> tuple[frozenset[str] | None, frozenset[str], list[str]]:
+    """Return the names asked for (None is all), those left out, and what is wrong with *text*."""
+    words = [word for part in text.split(",") if (word := part.strip())]
+    nothing: frozenset[str] = frozenset()
+    if not text or words == ["all"]:
+        return None, nothing, []
+    if words == ["none"]:
+        return nothing, nothing, []
+    without = words[:1] == ["all"] and all(word.startswith("-") for word in words[1:])
+    names = [word[1:] for word in words[1:]] if without else words
     known = known_repairs.NAMES
     faults = [
-        f"RAYCOMPAT_REPAIRS names {name!r} (accepted: all, none, or names of repairs, separated by "
-        f"commas: {', '.join(known)}).{suggestion(name, known)}".removesuffix(".")
+        f"RAYCOMPAT_REPAIRS names {name!r} (accepted: all, none, names, or all,-name; the names "
+        f"are {', '.join(known)}).{suggestion(name, known)}".removesuffix(".")
         for name in names
         if name not in known
     ]
-    if not names:
-        faults.append(f"RAYCOMPAT_REPAIRS={text!r} (accepted: all, none, or names of repairs)")
-    return frozenset(names), faults
+    if not words:
+        faults.append(f"RAYCOMPAT_REPAIRS={text!r} (accepted: all, none, names, or all,-name)")
+    if without:
+        return None, frozenset(names), faults
+    return frozenset(names), nothing, faults
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -158,7 +164,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
             phase = int(phase_text)
         else:
             faults.append(f"RAYCOMPAT_PHASE={phase_text!r} (accepted: 0, 1, 2 or 3)")
-    wanted, bad = _read_repairs(text("RAYCOMPAT_REPAIRS"))
+    wanted, unwanted, bad = _read_repairs(text("RAYCOMPAT_REPAIRS"))
     faults += bad
     settings = Settings(
         phase=phase,
@@ -168,6 +174,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         cpu=switch("RAYCOMPAT_CPU"),
         disable=switch("RAYCOMPAT_DISABLE"),
         repairs=wanted,
+        unwanted_repairs=unwanted,
         plugin_allowed=(
             (allowed := env.get("VLLM_PLUGINS")) is None or PLUGIN_NAME in allowed.split(",")
         ),

@@ -86,8 +86,8 @@ def test_the_report_says_what_ran(guide_run: tuple[subprocess.CompletedProcess[s
     assert report["verdict"] == "pass"
     ran = {(a["topology"], a["role"], a["backend"]): a["executor"] for a in report["arms"]}
     executors = {
-        "legacy": "vllm.v1.executor.ray_executor:RayDistributedExecutor",
-        "v2": "vllm.v1.executor.ray_executor_v2:RayExecutorV2",
+        "legacy": "vllm_ray_compat.executors.repaired:RayDistributedExecutor",
+        "v2": "vllm_ray_compat.executors.repaired:RayExecutorV2",
         "mp": "vllm.v1.executor.multiproc_executor:MultiprocExecutor",
     }
     assert ran == {
@@ -101,6 +101,8 @@ def test_the_report_says_what_ran(guide_run: tuple[subprocess.CompletedProcess[s
         ]
     }
     for arm in report["arms"]:
+        assert arm["provider"] == "vllm"
+        assert bool(arm["repairs"]) is (arm["backend"] != "mp")
         assert (arm["vllm"], arm["dtype"], arm["async_scheduling"]) == ("0.32.0", "float32", False)
         assert [w["rank"] for w in arm["workers"]] == [0, 1]
         assert arm["timings"]["engine_start_s"] > 0

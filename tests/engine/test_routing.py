@@ -14,8 +14,11 @@ import pytest
 
 from vllm_ray_compat.names import FLAG_NAME
 
-LEGACY = "vllm.v1.executor.ray_executor:RayDistributedExecutor"
-V2 = "vllm.v1.executor.ray_executor_v2:RayExecutorV2"
+#: vLLM's own classes, and the subclasses of them with their known defects repaired.
+VLLM_LEGACY = "vllm.v1.executor.ray_executor:RayDistributedExecutor"
+VLLM_V2 = "vllm.v1.executor.ray_executor_v2:RayExecutorV2"
+LEGACY = "vllm_ray_compat.executors.repaired:RayDistributedExecutor"
+V2 = "vllm_ray_compat.executors.repaired:RayExecutorV2"
 MP = "vllm.v1.executor.multiproc_executor:MultiprocExecutor"
 
 Ask = Callable[..., dict[str, Any]]
@@ -74,6 +77,13 @@ def test_on_is_v2(ask: Ask) -> None:
     assert (answer["executor"], answer["warnings"]) == (V2, [])
 
 
+@pytest.mark.parametrize(("flag", "executor"), [("0", VLLM_LEGACY), ("1", VLLM_V2)])
+def test_without_repairs_it_is_vllms_own_class(ask: Ask, flag: str, executor: str) -> None:
+    answer = ask(flag=flag, environ={"RAYCOMPAT_REPAIRS": "none"})
+    assert answer["executor"] == executor
+    assert not any("repaired" in line for line in answer["log"])
+
+
 @pytest.mark.parametrize("raw", ["true", "", "yes", "2"])
 def test_invalid_is_our_error_for_ray(ask: Ask, raw: str) -> None:
     answer = ask(flag=raw)
@@ -99,7 +109,9 @@ def test_white_space_is_normalised(ask: Ask) -> None:
     assert ask(flag=" 0 ")["executor"] == LEGACY
 
 
-@pytest.mark.parametrize(("flag", "executor"), [(None, V2), ("0", LEGACY), ("1", V2)])
+@pytest.mark.parametrize(
+    ("flag", "executor"), [(None, VLLM_V2), ("0", VLLM_LEGACY), ("1", VLLM_V2)]
+)
 def test_disabled_is_vllms_own_behaviour(ask: Ask, flag: str | None, executor: str) -> None:
     answer = ask(flag=flag, environ={"RAYCOMPAT_DISABLE": "1"})
     assert answer["executor"] == executor
@@ -113,14 +125,14 @@ def test_disabled_leaves_even_the_bare_error(ask: Ask) -> None:
 
 def test_the_plugin_not_allowed_is_vllms_own_behaviour(ask: Ask) -> None:
     answer = ask(flag="0", environ={"VLLM_PLUGINS": "lora_filesystem_resolver"})
-    assert (answer["executor"], answer["warnings"], answer["log"]) == (LEGACY, [], [])
+    assert (answer["executor"], answer["warnings"], answer["log"]) == (VLLM_LEGACY, [], [])
 
 
 @pytest.mark.parametrize(
     ("times", "flag", "words"),
     [
-        (1, None, ["backend v2", V2, "provider vllm", "phase 2", "flag unset"]),
-        (1, "0", ["backend legacy", LEGACY, f"flag off (environment variable {FLAG_NAME})"]),
+        (1, None, ["backend v2", VLLM_V2, "provider vllm", "phase 2", "flag unset", "repaired: "]),
+        (1, "0", ["backend legacy", VLLM_LEGACY, f"flag off (environment variable {FLAG_NAME})"]),
         (2, "1", ["backend v2", "flag on"]),
     ],
 )

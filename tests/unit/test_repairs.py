@@ -105,13 +105,32 @@ def test_every_repair_says_what_a_person_needs(found: Repair) -> None:
         ("all", None),
         (" none ", frozenset()),
         ("v2-oversized-group,", frozenset({"v2-oversized-group"})),
+        ("all,-v2-oversized-group", None),
     ],
 )
 def test_the_setting(text: str, wanted: frozenset[str] | None) -> None:
     assert read_settings({"RAYCOMPAT_REPAIRS": text}).repairs == wanted
 
 
-@pytest.mark.parametrize("text", ["v2-oversized-grup", "all,none", "none,v2-oversized-group", ","])
+def test_one_is_left_out_and_that_is_said() -> None:
+    settings = read_settings({"RAYCOMPAT_REPAIRS": "all, -v2-oversized-group"})
+    assert settings.unwanted_repairs == {"v2-oversized-group"}
+    decision = select("0.32.0", flag=ON, settings=settings)
+    assert "v2-oversized-group" not in [r.name for r in decision.repairs]
+    assert "Left out by RAYCOMPAT_REPAIRS: v2-oversized-group." in decision.notes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "v2-oversized-grup",
+        "all,none",
+        "none,v2-oversized-group",
+        ",",
+        "-v2-oversized-group",
+        "all,-x",
+    ],
+)
 def test_a_bad_setting_is_an_error(text: str) -> None:
     with pytest.raises(SettingsError, match="RAYCOMPAT_REPAIRS"):
         read_settings({"RAYCOMPAT_REPAIRS": text})

@@ -42,7 +42,9 @@ def __getattr__(name: str) -> Any:
 
 def in_force(backend: Backend) -> tuple[Repair, ...]:
     """Return the repairs of *backend* in this process and environment."""
-    return repairs.in_force(backend, find_vllm().version, read_settings().repairs)
+    settings = read_settings()
+    version = find_vllm().version
+    return repairs.in_force(backend, version, settings.repairs, settings.unwanted_repairs)
 
 
 def _vllms_module(backend: Backend) -> Any:

@@ -179,7 +179,10 @@ def _executor(vllm: Installation, backend: str) -> str:
     if is_class(backend):
         return backend
     value = FlagValue.OFF if backend == Backend.LEGACY.value else FlagValue.ON
-    settings = Settings(restore_legacy=True, repairs=read_settings().repairs)
+    here = read_settings()
+    settings = Settings(
+        restore_legacy=True, repairs=here.repairs, unwanted_repairs=here.unwanted_repairs
+    )
     decision = select(vllm, flag=Flag(value), settings=settings)
     if not catalog.is_present(decision):
         raise catalog.ExecutorMissingError(catalog.missing_text(decision))

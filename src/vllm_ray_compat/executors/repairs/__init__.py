@@ -35,6 +35,11 @@ def are_known_for(version: str) -> bool:
         return False
 
 
-def in_force(backend: Backend, version: str, wanted: frozenset[str] | None) -> tuple[Repair, ...]:
+def in_force(
+    backend: Backend,
+    version: str,
+    wanted: frozenset[str] | None = None,
+    unwanted: frozenset[str] = frozenset(),
+) -> tuple[Repair, ...]:
     """Return the repairs of :data:`REPAIRS` in force; see :func:`~.repair.select_repairs`."""
-    return select_repairs(REPAIRS, backend, version, wanted)
+    return select_repairs(REPAIRS, backend, version, wanted, unwanted)

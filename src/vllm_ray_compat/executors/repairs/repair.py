@@ -111,7 +111,11 @@ def is_untested(release: Version) -> bool:
 
 
 def select_repairs(
-    repairs: Sequence[Repair], backend: Backend, version: str, wanted: frozenset[str] | None
+    repairs: Sequence[Repair],
+    backend: Backend,
+    version: str,
+    wanted: frozenset[str] | None = None,
+    unwanted: frozenset[str] = frozenset(),
 ) -> tuple[Repair, ...]:
     """Return the repairs in force for *backend* as vLLM *version* ships it.
 
@@ -120,6 +124,7 @@ def select_repairs(
         backend: the executor that runs.
         version: of vLLM; one that is no version gets no repairs, because nobody knows its defects.
         wanted: their names (``RAYCOMPAT_REPAIRS``); None is all.
+        unwanted: names to leave out all the same.
     """
     try:
         release = Version(version)
@@ -130,7 +135,9 @@ def select_repairs(
     return tuple(
         repair
         for repair in repairs
-        if (wanted is None or repair.name in wanted) and repair.applies_to(backend, release)
+        if (wanted is None or repair.name in wanted)
+        and repair.name not in unwanted
+        and repair.applies_to(backend, release)
     )
 
 
