@@ -14,6 +14,7 @@ SECTIONS = {
     "schedule": tables.schedule_table,
     "decisions": tables.decision_table,
     "settings": tables.settings_table,
+    "repairs": tables.repairs_table,
 }
 DOCUMENTS = ("README.md", "migration_guide.md")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vllm_ray_compat import schedule
+from vllm_ray_compat.executors.repairs import REPAIRS
 from vllm_ray_compat.flag import Flag, FlagValue
 from vllm_ray_compat.schedule import Backend
 from vllm_ray_compat.selector import Decision, select
@@ -66,6 +67,31 @@ def _cell(decision: Decision) -> str:
     for warning in decision.warnings:
         text += f" + {type(warning).__name__}"
     return text + (" + note: drop the flag" if any("drop it" in n for n in decision.notes) else "")
+
+
+def repairs_table() -> str:
+    """Return the repairs of the executors that vLLM ships."""
+    return _table(
+        ("name", "executor", "vLLM", "without it", "what it does", "reported"),
+        [
+            (
+                f"`{repair.name}`",
+                " and ".join(sorted(backend.value for backend in repair.backends)),
+                repair.releases(),
+                repair.symptom,
+                ("Refusal. " if repair.refuses else "") + repair.effect,
+                ", ".join(f"[{_report_name(url)}]({url})" for url in repair.reports)
+                or "here: " + ", ".join(repair.defects),
+            )
+            for repair in REPAIRS
+        ],
+    )
+
+
+def _report_name(url: str) -> str:
+    """Return ``vllm#38602`` for the address of an issue or a pull request on GitHub."""
+    *_, project, _, number = url.split("/")
+    return f"{project}#{number}"
 
 
 def settings_table() -> str:
