@@ -42,7 +42,7 @@ releases() {
 }
 
 lock() { # lock RELEASE
-  [ -f "$locks/$1.in" ] || raycompat_fail 2 "no requirements/releases/$1.in. Locks are made from: $(releases | head -1)"
+  [ -f "$locks/$1.in" ] || raycompat_fail 2 "no requirements/releases/$1.in. Locks are made from: $(releases | head -1). That of 0.32.0 and 0.33.0 is written by: bash scripts/lock.sh"
   # torchvision, torchaudio and torchcodec are left out: their CUDA builds break
   # `import transformers` beside a CPU torch, and no text model needs them.
   (cd "$locks" && "$uv" --quiet pip compile "$1.in" --override "$1.override" --upgrade \
