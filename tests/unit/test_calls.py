@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vllm_ray_compat.executors.calls import Answers, Call
+from vllm_ray_compat.executors.calls import Answers, Call, call_and_wait
 
 
 class Worker:
@@ -35,6 +35,9 @@ class Bench:
     def call(self, rank: int | None = None, timeout: float | None = None) -> Call:
         asked = self.answers if rank is None else [self.answers[rank]]
         return Call("method", asked, "ok", list, timeout, self.ahead)
+
+    def wait(self, timeout: float | None = None) -> Any:
+        return call_and_wait("method", self.answers, "ok", list, timeout, self.ahead)
 
     def all_say(self, *results: Any) -> None:
         for worker, result in zip(self.workers, results, strict=True):
@@ -132,3 +135,53 @@ def test_what_the_finish_raises_is_the_result(bench: Bench) -> None:
     bench.all_say("a", "b")
     with pytest.raises(ValueError, match="cannot aggregate"):
         call.result()
+
+
+class TestWaitingWithoutAFuture:
+    def test_results_come_by_rank(self, bench: Bench) -> None:
+        bench.all_say("a", "b")
+        assert bench.wait() == ["a", "b"]
+        assert not bench.ahead
+
+    def test_calls_ahead_are_resolved_first(self, bench: Bench) -> None:
+        first = bench.call()
+        bench.all_say("first", "first")
+        bench.all_say("a", "b")
+        assert bench.wait() == ["a", "b"]
+        assert first.done()
+        assert first.result() == ["first", "first"]
+
+    def test_an_error_ahead_is_not_this_calls(self, bench: Bench) -> None:
+        first = bench.call()
+        bench.workers[0].says("broken", status="error")
+        bench.workers[1].says("stale")
+        bench.all_say("a", "b")
+        assert bench.wait() == ["a", "b"]
+        with pytest.raises(RuntimeError, match="broken"):
+            first.result()
+
+    def test_after_an_error_the_next_call_gets_its_own_answers(self, bench: Bench) -> None:
+        bench.workers[0].says("broken", status="error")
+        bench.workers[1].says("stale")
+        with pytest.raises(RuntimeError, match="method failed in a worker: broken"):
+            bench.wait()
+        bench.all_say("a", "b")
+        assert bench.wait() == ["a", "b"]
+
+    def test_after_a_time_out_late_answers_are_dropped(self, bench: Bench) -> None:
+        with pytest.raises(TimeoutError, match="method did not finish"):
+            bench.wait(timeout=0.0)
+        bench.all_say("late", "late")
+        bench.all_say("a", "b")
+        assert bench.wait() == ["a", "b"]
+
+    def test_its_time_is_over_though_a_call_ahead_has_more(self, bench: Bench) -> None:
+        first = bench.call(timeout=1000.0)
+        with pytest.raises(TimeoutError, match="method did not finish"):
+            bench.wait(timeout=0.0)
+        assert not first.done(), "it can still be asked"
+        bench.all_say("first", "first")
+        bench.all_say("late", "late")
+        bench.all_say("a", "b")
+        assert first.result() == ["first", "first"]
+        assert bench.wait() == ["a", "b"]

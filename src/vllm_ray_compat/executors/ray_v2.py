@@ -28,7 +28,7 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
 
 from vllm_ray_compat.executors import ray_cluster, startup
 from vllm_ray_compat.executors.actors import actor_options, device_key
-from vllm_ray_compat.executors.calls import Answers, Call
+from vllm_ray_compat.executors.calls import Answers, Call, call_and_wait
 from vllm_ray_compat.executors.monitor import WorkerMonitor
 from vllm_ray_compat.executors.placement import RankPlacement, local_ranks_of
 from vllm_ray_compat.executors.ray_worker import RayWorkerProc, WorkerDescription, stop_worker
@@ -277,8 +277,8 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         broadcast.enqueue((sent, args, kwargs or {}, reply_rank))
         asked = answers if reply_rank is None else [answers[reply_rank]]
         name = method if isinstance(method, str) else getattr(method, "__name__", repr(method))
-        call = Call(name, asked, WorkerProc.ResponseStatus.SUCCESS, finish, timeout, self._calls)
-        return call if non_block else call.result()
+        wait = Call if non_block else call_and_wait
+        return wait(name, asked, WorkerProc.ResponseStatus.SUCCESS, finish, timeout, self._calls)
 
     def on_worker_death(self, ranks: list[int], cause: str) -> None:
         """Fail the engine; called by the monitor."""

@@ -1,0 +1,202 @@
+"""What the scripts decide: which releases, which parts, which exit code. What they run is faked."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.documents import ROOT
+
+FAKE = """#!/bin/bash
+echo "$(basename "$0") $*" >>"$FAKE_LOG"
+for word in $FAKE_FAILS; do
+  case "$0 $*" in *"$word"*) exit "${FAKE_CODE:-1}" ;; esac
+done
+"""
+
+
+def fake(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(FAKE)
+    path.chmod(0o755)
+
+
+class Tree:
+    """A copy of the scripts, with fakes of what they run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "checkout"
+        self.cache = folder / "cache"
+        self.log = folder / "log"
+        for name in ("scripts", ".ci", "requirements"):
+            shutil.copytree(ROOT / name, self.root / name)
+        shutil.copy(ROOT / "pyproject.toml", self.root)
+        (self.root / "tests" / "engine").mkdir(parents=True)
+        (self.root / "tests" / "engine" / "test_executors.py").touch()
+        self.environ = {
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "XDG_CACHE_HOME": str(self.cache),
+            "FAKE_LOG": str(self.log),
+        }
+        self.bin = folder / "bin"
+
+    def run(self, script: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", str(self.root / script), *arguments],
+            capture_output=True,
+            text=True,
+            env={**self.environ, **environ},
+            cwd=self.root.parent,
+        )
+
+    def did(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def make_environment(self, release: str, *locks: str) -> Path:
+        """Make what test_release.sh takes for the environment of *release*, set up already."""
+        text = b"".join((self.root / "requirements" / lock).read_bytes() for lock in locks)
+        key = hashlib.sha256(text).hexdigest()[:12]
+        cache = self.cache / "vllm-ray-compat"
+        env = cache / "envs" / f"{release}-{key}"
+        for name in ("python", "vllm-ray-compat"):
+            fake(env / "bin" / name)
+        fake(cache / "tools" / "bin" / "uv")
+        (env / ".raycompat-root").write_text("another checkout\n")
+        return env
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([], 2, "name a release: 0.15.1"),
+        (["9.9.9"], 2, "there is no lock for vLLM 9.9.9. There are: 0.15.1"),
+        (["--setup"], 2, "usage: bash scripts/test_release.sh --setup RELEASE"),
+        (["--exists", "0.19.1", "more"], 2, "usage:"),
+        (["--lock", "0.33.0"], 2, "bash scripts/lock.sh"),
+        (["--exists", "9.9.9"], 2, "there is no lock"),
+        (["--exists", "0.19.1"], 1, ""),
+    ],
+)
+def test_usage(tree: Tree, arguments: list[str], code: int, text: str) -> None:
+    tree.make_environment("0.16.0", "releases/0.16.0.txt")
+    done = tree.run("scripts/test_release.sh", *arguments)
+    assert done.returncode == code, done.stderr
+    assert text in done.stderr
+    assert tree.did() == []
+
+
+def test_a_python_that_is_none(tree: Tree) -> None:
+    done = tree.run("scripts/test_release.sh", "0.19.1", PYTHON="/no/such/python")
+    assert done.returncode == 3
+    assert "PYTHON=/no/such/python is not one" in done.stderr
+
+
+def test_the_search_for_a_python_changes_nothing(tree: Tree) -> None:
+    before = sorted(tree.root.rglob("*"))
+    done = subprocess.run(
+        ["bash", "-c", 'source "$0"; raycompat_python', str(tree.root / "scripts" / "python.sh")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).exists()
+    assert sorted(tree.root.rglob("*")) == before
+
+
+def test_all_parts_of_a_release_run(tree: Tree) -> None:
+    env = tree.make_environment("0.19.1", "releases/0.19.1.txt")
+    (tree.root / "tests" / "conformance").mkdir()
+    (tree.root / "tests" / "engine" / "test_repairs_v2.py").touch()
+    assert tree.run("scripts/test_release.sh", "--exists", "0.19.1").returncode == 0
+    done = tree.run("scripts/test_release.sh", "0.19.1")
+    assert done.returncode == 0, done.stderr
+    install, parity, *tests = tree.did()
+    assert install.startswith("uv --quiet pip install")
+    assert "--topology tp2 --topology pp2" in parity
+    assert "--reference legacy --candidate v2" in parity
+    assert [line.split()[3] for line in tests] == [
+        "tests/conformance",
+        "tests/engine/test_executors.py",
+        "tests/engine/test_repairs_v2.py",
+    ]
+    assert done.stdout.count("PASS") == 4
+    # Made for this checkout now: nothing is installed again, unless the package changes.
+    assert tree.run("scripts/test_release.sh", "--setup", "0.19.1").stdout == f"{env}\n"
+    assert [line.split()[0] for line in tree.did()].count("uv") == 1
+    with (tree.root / "pyproject.toml").open("a") as file:
+        file.write("\n# changed\n")
+    assert tree.run("scripts/test_release.sh", "--setup", "0.19.1").stdout == f"{env}\n"
+    assert [line.split()[0] for line in tree.did()].count("uv") == 2
+
+
+@pytest.mark.parametrize("fails", ["parity", "test_executors.py"])
+def test_a_failure_is_not_masked_and_ends_nothing(tree: Tree, fails: str) -> None:
+    tree.make_environment("0.33.0", "vllm-0.32.0-cpu.txt", "test.txt")
+    done = tree.run("scripts/test_release.sh", "0.33.0", FAKE_FAILS=fails, FAKE_CODE="5")
+    assert done.returncode == 5
+    assert done.stdout.count("FAIL, exit code 5") == 1
+    assert done.stdout.count("PASS") == 1
+    assert "tests/conformance: not there" in done.stdout
+
+
+def test_quick_is_parity_alone(tree: Tree) -> None:
+    tree.make_environment("0.19.1", "releases/0.19.1.txt")
+    assert tree.run("scripts/test_release.sh", "--quick", "0.19.1").returncode == 0
+    _, parity = tree.did()
+    assert parity.endswith("--topology tp2")
+
+
+class TestCi:
+    @pytest.fixture(autouse=True)
+    def _fakes(self, tree: Tree) -> None:
+        for name in ("ruff", "mypy"):
+            fake(tree.bin / name)
+        (tree.root / "scripts" / "environment.sh").write_text("")
+        fake(tree.root / "scripts" / "test.sh")
+
+    def quick(self, tree: Tree) -> list[str]:
+        """Return the environments in which parity was run."""
+        return [line for line in tree.did() if "parity run" in line]
+
+    def test_releases_without_environments_are_left_out(self, tree: Tree) -> None:
+        done = tree.run(".ci/run")
+        assert done.returncode == 0, done.stderr
+        assert [line.split()[0] for line in tree.did()] == ["ruff", "ruff", "mypy", "test.sh"]
+        assert done.stdout.count("left out, no environment here") == 2
+
+    def test_releases_with_environments_run(self, tree: Tree) -> None:
+        tree.make_environment("0.33.0", "vllm-0.32.0-cpu.txt", "test.txt")
+        done = tree.run(".ci/run")
+        assert done.returncode == 0, done.stderr
+        assert len(self.quick(tree)) == 1
+        assert "vLLM 0.19.1: left out" in done.stdout
+        assert "vLLM 0.33.0: parity: PASS" in done.stdout
+
+    def test_named_ones_run_once(self, tree: Tree) -> None:
+        tree.make_environment("0.19.1", "releases/0.19.1.txt")
+        tree.make_environment("0.16.0", "releases/0.16.0.txt")
+        done = tree.run(".ci/run", CI_RELEASES="0.16.0 0.19.1")
+        assert done.returncode == 0, done.stderr
+        assert len(self.quick(tree)) == 2
+        assert "vLLM 0.16.0: parity: PASS" in done.stdout
+
+    def test_none(self, tree: Tree) -> None:
+        tree.make_environment("0.19.1", "releases/0.19.1.txt")
+        assert tree.run(".ci/run", CI_RELEASES="none").returncode == 0
+        assert self.quick(tree) == []
+
+    @pytest.mark.parametrize("fails", ["ruff", "test.sh", "parity"])
+    def test_a_failure_fails(self, tree: Tree, fails: str) -> None:
+        tree.make_environment("0.19.1", "releases/0.19.1.txt")
+        assert tree.run(".ci/run", FAKE_FAILS=fails).returncode == 1
