@@ -43,8 +43,8 @@ REPAIR = Repair(
     since="0.15.0",
     fixed_in="0.20.0",
     reports=("https://github.com/vllm-project/vllm/issues/38602",),
-    symptom="A request with logprobs stalls the engine until RAY_CGRAPH_get_timeout: a step's arrays "
-    "lie in the channel, and while they are in use the next step cannot be written there.",
+    symptom="A request with logprobs stalls the engine until RAY_CGRAPH_get_timeout: a step's "
+    "arrays lie in the channel, and while one is in use the next step cannot be written there.",
     effect="Every step's result is copied out of the shared memory of the graph's channel.",
     executor=_Detached,
 )

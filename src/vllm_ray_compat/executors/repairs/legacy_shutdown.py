@@ -94,18 +94,15 @@ class _Ended(Mixin):
         """Note which shared memory the workers on this node use; asks no worker that is stuck."""
         import ray
 
-        if self._whereabouts and ray.is_initialized():
-            with contextlib.suppress(Exception):  # a dead worker cannot say, nor a dead cluster
-                answers, _ = ray.wait(
-                    self._whereabouts, num_returns=len(self._whereabouts), timeout=0
-                )
-                here = ray.get_runtime_context().get_node_id()
-                for answer in answers:
-                    with contextlib.suppress(Exception):
-                        node, pid = ray.get(answer, timeout=1)
-                        if node == here:
-                            self._held.local_pids.append(pid)
-            self._whereabouts = []
+        asked, self._whereabouts = self._whereabouts, []
+        answers: list[Any] = []
+        if asked and ray.is_initialized():
+            answers, _ = ray.wait(asked, num_returns=len(asked), timeout=0)
+        for answer in answers:
+            with contextlib.suppress(Exception):  # of a worker that is dead already
+                node, pid = ray.get(answer, timeout=1)
+                if node == ray.get_runtime_context().get_node_id():
+                    self._held.local_pids.append(pid)
         self._held.segments.note(self._held.local_pids)
 
     def shutdown(self) -> None:
