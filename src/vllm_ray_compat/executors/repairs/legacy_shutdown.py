@@ -7,13 +7,17 @@ never removes the placement group that vLLM has created.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from vllm_ray_compat.executors.repairs.repair import Mixin, Repair
 from vllm_ray_compat.executors.repairs.replacing import original, replaced
+from vllm_ray_compat.names import LOGGER_NAME
 from vllm_ray_compat.schedule import Backend
+
+_logger = logging.getLogger(LOGGER_NAME)
 
 
 class _Recording:
@@ -63,7 +67,10 @@ class _Ended(Mixin):
                 super()._init_executor()
             self._note_segments()  # and again at the end; but a dead worker has none then
         except BaseException:
-            self.shutdown()
+            try:
+                self.shutdown()
+            except Exception:  # why it did not start is what has to be told
+                _logger.warning("What the failed start had made is not all gone", exc_info=True)
             raise
 
     @contextlib.contextmanager
