@@ -15,6 +15,7 @@ from vllm.v1.outputs import AsyncModelRunnerOutput
 from vllm.v1.serial_utils import run_method
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
+from vllm_ray_compat.executors.graph_device import set_graph_device
 from vllm_ray_compat.names import LOGGER_NAME
 
 _logger = logging.getLogger(LOGGER_NAME)
@@ -68,16 +69,8 @@ class LegacyWorker(WorkerWrapperBase):  # type: ignore[misc]
             raise
 
     def prepare_graph(self) -> None:
-        """Tell Ray which device the graph's tensors are on.
-
-        Ray would look it up in CUDA_VISIBLE_DEVICES, which vLLM ≥ 0.24 does not set in workers,
-        and fail at the first step (defect L-1).
-        """
-        device = getattr(self.worker, "device", None)
-        if device is not None and device.type == "cuda":
-            from ray.experimental.channel.common import ChannelContext
-
-            ChannelContext.get_current().set_torch_device(device)
+        """Do what must come before the first run of the graph."""
+        set_graph_device(self)
 
     def step(self, inputs: tuple[Any, ...]) -> Any:
         """Run one step of this stage; a node of the graph.

@@ -77,8 +77,8 @@ class WorkerMonitor:
 class PingMonitor:
     """Watch actors that have no task which lasts as long as they live: ask each again and again.
 
-    A question to a dead actor fails at once; one to a busy actor just stays open. The actor's
-    class answers ``ping``.
+    A question to a dead actor fails at once; one to a busy actor just stays open. Ray itself has
+    every actor answer it, so vLLM's own can be watched, too.
     """
 
     #: Seconds between two rounds of questions: each costs the workers some work.
@@ -107,7 +107,7 @@ class PingMonitor:
         idle = dict(self._actors)
         while not self._stopped.is_set() and ray.is_initialized():
             try:
-                rank_of.update({actor.ping.remote(): rank for rank, actor in idle.items()})
+                rank_of.update({actor.__ray_ready__.remote(): rank for rank, actor in idle.items()})
                 idle = {}
                 done, _ = ray.wait(list(rank_of), num_returns=len(rank_of), timeout=_PERIOD_S)
             except Exception:

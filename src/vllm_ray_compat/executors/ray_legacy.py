@@ -7,10 +7,8 @@ are watched, shutdown always ends them, and what it cannot do right is refused b
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -26,22 +24,16 @@ from vllm.utils.network_utils import get_distributed_init_method, get_open_port
 from vllm.v1.executor.abstract import Executor
 
 from vllm_ray_compat.errors import RaycompatError
-from vllm_ray_compat.executors import legacy_graph, ray_cluster, startup
+from vllm_ray_compat.executors import legacy_graph, legacy_limits, ray_cluster, startup
 from vllm_ray_compat.executors.actors import actor_options, device_key
+from vllm_ray_compat.executors.legacy_resources import Resources
 from vllm_ray_compat.executors.legacy_worker import LegacyWorker, WorkerDescription
 from vllm_ray_compat.executors.monitor import PingMonitor
 from vllm_ray_compat.executors.placement import RankPlacement
-from vllm_ray_compat.executors.segments import Segments
 from vllm_ray_compat.executors.worker_env import WORKER_SPECIFIC
 from vllm_ray_compat.names import LOGGER_NAME
 
 _logger = logging.getLogger(LOGGER_NAME)
-
-#: Seconds the graph gets to stop before the actors are killed all the same.
-_TEARDOWN_S = 0.8
-
-#: Seconds killed workers get to be gone, before their shared memory is removed.
-_GONE_S = 0.5
 
 #: Set by vLLM's configuration after Ray has started, and read when the model is imported.
 _BEFORE_IMPORT = ("VLLM_USE_BREAKABLE_CUDAGRAPH",)
@@ -49,58 +41,6 @@ _BEFORE_IMPORT = ("VLLM_USE_BREAKABLE_CUDAGRAPH",)
 
 class LegacyRefusedError(RaycompatError):
     """The configuration is one that this executor would serve wrongly."""
-
-
-class _Resources:
-    """What the executor holds outside its process; released once."""
-
-    def __init__(self) -> None:
-        self.group: ray_cluster.Group | None = None
-        self.actors: list[Any] = []
-        self.graph: Any = None
-        self.monitor: PingMonitor | None = None
-        self.local_pids: list[int] = []
-        self.segments = Segments()
-        self._lock = threading.Lock()
-        self._released = False
-
-    def release(self, *, graceful: bool = True) -> None:
-        """Stop the graph, end the workers, remove a placement group of ours. Idempotent.
-
-        Not *graceful*: a worker is dead already, and the graph need not be waited for.
-        """
-        with self._lock:
-            if self._released:
-                return
-            self._released = True
-        if self.monitor is not None:
-            self.monitor.silence()
-        self.segments.note(self.local_pids)
-        if self.graph is not None:
-            # It waits for its workers, and one of them may be frozen.
-            thread = threading.Thread(target=self._tear_down, args=[self.graph], daemon=True)
-            thread.start()
-            if graceful:
-                thread.join(_TEARDOWN_S)
-        for actor in self.actors:
-            try:
-                ray.kill(actor)
-            except Exception as error:  # Ray may be gone already; the others still need it
-                _logger.debug("An actor could not be killed: %s", error)
-        self.actors, self.graph = [], None
-        if self.group is not None:
-            self.group.remove()
-        if self.monitor is not None:
-            self.monitor.stop()  # this late, because its current wait is over now, or nearly
-
-    def free_segments(self) -> None:
-        """Remove what killed workers left, once they are gone."""
-        self.segments.free(_GONE_S)
-
-    @staticmethod
-    def _tear_down(graph: Any) -> None:
-        with contextlib.suppress(Exception):  # the actors are killed next in any case
-            graph.teardown()
 
 
 class RayLegacyExecutor(Executor):  # type: ignore[misc]
@@ -113,7 +53,7 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
         self.is_failed = False
         self.failure: str | None = None
         self.failure_callback: Callable[[], None] | None = None
-        self._resources = resources = _Resources()
+        self._resources = resources = Resources()
         self._finalizer = weakref.finalize(self, resources.release)
         self._waiting: Any = None
         config = self.vllm_config
@@ -131,7 +71,7 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
             resources.free_segments()
             raise
 
-    def _start(self, resources: _Resources, deadline: startup.Deadline) -> None:
+    def _start(self, resources: Resources, deadline: startup.Deadline) -> None:
         config = self.parallel_config
         key = device_key()
         ray_cluster.connect(config)
@@ -343,33 +283,11 @@ def refuse(config: Any) -> None:
     Raises:
         LegacyRefusedError: what, why and the way out.
     """
-    parallel = config.parallel_config
-    stages = parallel.pipeline_parallel_size
-    pooling = config.model_config.runner_type == "pooling"
-    reasons = []
-    if getattr(config, "use_v2_model_runner", False) and (stages > 1 or pooling):
-        reasons.append(
-            "Model Runner V2 with "
-            + ("several pipeline stages" if stages > 1 else "a pooling model")
-            + " gives wrong results on it (set VLLM_USE_V2_MODEL_RUNNER=0)"
-        )
-    if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
-        reasons.append("prefill context parallelism has no place in its graph")
-    if config.kv_transfer_config is not None and stages > 1:
-        reasons.append(
-            "a KV connector with several pipeline stages never completes, because only the last "
-            "stage reports"
-        )
-    if getattr(config, "ec_transfer_config", None) is not None and parallel.world_size > 1:
-        reasons.append("an EC connector loses the state of all workers but one")
+    reasons = legacy_limits.reasons(config)
     if config.scheduler_config.async_scheduling:
         reasons.append("async scheduling is not supported (drop --async-scheduling)")
     if reasons:
-        raise LegacyRefusedError(
-            "The legacy Ray executor cannot serve this configuration: "
-            + "; ".join(reasons)
-            + ". Or use RayExecutorV2: unset VLLM_USE_RAY_V2_EXECUTOR_BACKEND."
-        )
+        raise LegacyRefusedError(legacy_limits.refusal(reasons))
 
 
 def check_addresses(nodes_and_ips: list[tuple[str, str]]) -> None:

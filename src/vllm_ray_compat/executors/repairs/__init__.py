@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from packaging.version import InvalidVersion, Version
 
-from vllm_ray_compat.executors.repairs import v2_oversized_group
+from vllm_ray_compat.executors.repairs import (
+    legacy_context_parallel,
+    legacy_detach,
+    legacy_draft_tokens,
+    legacy_ec_connector,
+    legacy_future,
+    legacy_graph_device,
+    legacy_kv_connector,
+    legacy_model_runner,
+    legacy_monitor,
+    legacy_ranks,
+    legacy_shutdown,
+    v2_oversized_group,
+)
 from vllm_ray_compat.executors.repairs.repair import (
     Repair,
     is_untested,
@@ -17,7 +30,21 @@ from vllm_ray_compat.executors.repairs.repair import (
 from vllm_ray_compat.schedule import Backend
 
 #: In the order of methods: the first one's are called first.
-REPAIRS: tuple[Repair, ...] = (v2_oversized_group.REPAIR,)
+REPAIRS: tuple[Repair, ...] = (
+    v2_oversized_group.REPAIR,
+    # Refusals come before anything starts; a start that fails in any other way is cleaned up.
+    legacy_model_runner.REPAIR,
+    legacy_kv_connector.REPAIR,
+    legacy_context_parallel.REPAIR,
+    legacy_ec_connector.REPAIR,
+    legacy_monitor.REPAIR,
+    legacy_shutdown.REPAIR,
+    legacy_graph_device.REPAIR,
+    legacy_detach.REPAIR,
+    legacy_future.REPAIR,
+    legacy_draft_tokens.REPAIR,
+    legacy_ranks.REPAIR,
+)
 
 validate(REPAIRS)
 
