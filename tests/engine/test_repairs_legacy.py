@@ -172,6 +172,7 @@ def test_a_refusal_comes_before_anything_starts(
     assert text.startswith("RepairRefusalError: The legacy Ray executor cannot serve")
     assert REFUSALS[name] in text
     assert f"{FLAG_NAME}=1" in text, "the way out"
+    assert f"RAYCOMPAT_REPAIRS=all,-{name}" in text, "for those who know better"
     assert not repaired["refusals"]["ray"]
     assert "Ray was reached" in shipped["refusals"][name]
 

@@ -88,7 +88,10 @@ def render(decision: Decision, present: bool) -> str:
         ("backend", decision.backend.value),
         ("executor", f"{decision.executor} (provider {decision.provider})"),
         *(
-            ("repaired", f"{r.name} (vLLM {r.releases()}): {r.symptom} {r.effect}")
+            (
+                "refuses" if r.refuses else "repaired",
+                f"{r.name} (vLLM {r.releases()}): {r.symptom} {r.effect}",
+            )
             for r in decision.repairs
         ),
         *(("because", reason) for reason in decision.reasons),

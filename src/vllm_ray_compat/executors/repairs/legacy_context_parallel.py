@@ -18,5 +18,5 @@ REPAIR = Repair(
     "with them the first collective operation, wait for ever.",
     effect="The engine refuses to start with it.",
     refuses=True,
-    executor=refusing(legacy_limits.context_parallel),
+    executor=refusing(legacy_limits.context_parallel, "legacy-context-parallel"),
 )

@@ -19,5 +19,5 @@ REPAIR = Repair(
     "and leaves them and the placement group behind.",
     effect="The engine refuses to start with it before any worker exists.",
     refuses=True,
-    executor=refusing(legacy_limits.ec_connector),
+    executor=refusing(legacy_limits.ec_connector, "legacy-ec-connector"),
 )

@@ -24,5 +24,5 @@ REPAIR = Repair(
     "as finished: blocks are not freed, and requests that wait for one do not run.",
     effect="The engine refuses to start with both.",
     refuses=True,
-    executor=refusing(legacy_limits.kv_connector),
+    executor=refusing(legacy_limits.kv_connector, "legacy-kv-connector"),
 )

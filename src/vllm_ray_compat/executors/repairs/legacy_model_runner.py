@@ -19,5 +19,5 @@ REPAIR = Repair(
     "wrong tokens and then hangs; a pooling model fails.",
     effect="The engine refuses to start with them, and says which variable puts it right.",
     refuses=True,
-    executor=refusing(legacy_limits.model_runner),
+    executor=refusing(legacy_limits.model_runner, "legacy-model-runner"),
 )
