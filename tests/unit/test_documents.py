@@ -52,7 +52,8 @@ def test_python_blocks_compile_and_links_lead_somewhere(name: str) -> None:
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         compile(block, name, "exec")
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
-        assert (ROOT / target).exists(), target
+        if not target.startswith("https://"):  # no network in tests
+            assert (ROOT / target).exists(), target
 
 
 def test_releases_named_in_the_guide_exist() -> None:
