@@ -31,6 +31,9 @@ _CPU_PINS = {
 }
 
 
+#: Says what an executor is, and not which one runs.
+_REPAIRS = "RAYCOMPAT_REPAIRS"
+
 #: What the caller's shell may have set for other engines, and what would steer ours.
 _NOT_FOR_ARMS = ("VLLM_PORT", "VLLM_TARGET_DEVICE", "VLLM_RAY_BUNDLE_INDICES", "RAY_ADDRESS")
 
@@ -38,8 +41,8 @@ _NOT_FOR_ARMS = ("VLLM_PORT", "VLLM_TARGET_DEVICE", "VLLM_RAY_BUNDLE_INDICES", "
 def base_environment(environ: Mapping[str, str], *, cpu: bool) -> dict[str, str]:
     """Return the environment that Ray and every arm share.
 
-    The caller's variables stay, but for the flag, the ``RAYCOMPAT_*`` settings and what would
-    steer a single engine. On the CPU a value the caller set for one of the pins wins, for all
+    The caller's variables stay, but for the flag, the ``RAYCOMPAT_*`` settings (only which
+    repairs are applied stays) and what would steer a single engine. On the CPU a value the caller set for one of the pins wins, for all
     arms alike. An allow-list of plugins gets ours added.
 
     Args:
@@ -49,7 +52,7 @@ def base_environment(environ: Mapping[str, str], *, cpu: bool) -> dict[str, str]
     kept = {
         name: value
         for name, value in environ.items()
-        if not name.startswith(PREFIX)
+        if (not name.startswith(PREFIX) or name == _REPAIRS)
         and name not in (FLAG_NAME, INVALID_FLAG_NAME, *_NOT_FOR_ARMS)
     }
     allowed = kept.get("VLLM_PLUGINS")

@@ -1,0 +1,21 @@
+"""What an arm of a parity run gets of its caller's environment."""
+
+from __future__ import annotations
+
+from vllm_ray_compat.names import FLAG_NAME
+from vllm_ray_compat.parity.environment import arm_environment, base_environment
+
+
+def test_which_executor_runs_is_for_the_run_to_say() -> None:
+    callers = {FLAG_NAME: "0", "RAYCOMPAT_PHASE": "3", "RAYCOMPAT_RESTORE_LEGACY": "1", "A": "b"}
+    base = base_environment(callers, cpu=False)
+    assert base["A"] == "b"
+    assert not [name for name in base if name.startswith("RAYCOMPAT_") or name == FLAG_NAME]
+
+
+def test_what_is_repaired_is_for_the_caller_to_say() -> None:
+    """The plan expects the class that the caller's setting makes; so must the arm."""
+    base = base_environment({"RAYCOMPAT_REPAIRS": "none"}, cpu=False)
+    for backend in ("legacy", "v2"):
+        environ = arm_environment(base, backend, engine_core="inproc", ray={}, restore_legacy=False)
+        assert environ["RAYCOMPAT_REPAIRS"] == "none"
