@@ -42,8 +42,9 @@ def base_environment(environ: Mapping[str, str], *, cpu: bool) -> dict[str, str]
     """Return the environment that Ray and every arm share.
 
     The caller's variables stay, but for the flag, the ``RAYCOMPAT_*`` settings (only which
-    repairs are applied stays) and what would steer a single engine. On the CPU a value the caller set for one of the pins wins, for all
-    arms alike. An allow-list of plugins gets ours added.
+    repairs are applied stays) and what would steer a single engine. On the CPU a value the
+    caller set for one of the pins wins, for all arms alike. An allow-list of plugins gets ours
+    added.
 
     Args:
         environ: the caller's environment.
