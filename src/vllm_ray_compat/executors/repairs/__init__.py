@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from packaging.version import InvalidVersion, Version
 
-from vllm_ray_compat.executors.repairs import v2_oversized_group
+from vllm_ray_compat.executors.repairs import (
+    device_count,
+    v2_actor_names,
+    v2_bundle_order,
+    v2_oversized_group,
+    v2_queue_port,
+    v2_start_up,
+    v2_store_port,
+    worker_import_environment,
+)
 from vllm_ray_compat.executors.repairs.repair import (
     Repair,
     is_untested,
@@ -17,7 +26,16 @@ from vllm_ray_compat.executors.repairs.repair import (
 from vllm_ray_compat.schedule import Backend
 
 #: In the order of methods: the first one's are called first.
-REPAIRS: tuple[Repair, ...] = (v2_oversized_group.REPAIR,)
+REPAIRS: tuple[Repair, ...] = (
+    v2_start_up.REPAIR,  # first, because it cleans up after what fails in the others, too
+    v2_oversized_group.REPAIR,
+    v2_bundle_order.REPAIR,
+    v2_store_port.REPAIR,
+    v2_queue_port.REPAIR,
+    v2_actor_names.REPAIR,
+    worker_import_environment.REPAIR,
+    device_count.REPAIR,
+)
 
 validate(REPAIRS)
 
