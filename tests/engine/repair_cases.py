@@ -49,12 +49,12 @@ class Start:
         outcome: ``ready``, ``hangs``, or what was raised.
     """
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, kind: Any = None) -> None:
         self.before = segments()
         self.config = config
         self.raised = ""
         self.outcome = ""
-        kind = Executor.get_class(config)
+        kind = kind or Executor.get_class(config)
         self.executor = kind.__new__(kind)
         self._thread = threading.Thread(target=self._run, daemon=True)
         began = time.monotonic()

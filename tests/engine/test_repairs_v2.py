@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -40,6 +41,11 @@ CASES = {
     "never_loads": "v2-start-up",
     "oversized_group": "v2-oversized-group",
     "bundle_order": "v2-bundle-order",
+    "store_port": "v2-store-port",
+    "queue_port": "v2-queue-port",
+    "actor_names": "v2-actor-names",
+    "worker_import_environment": "worker-import-environment",
+    "device_count": "device-count",
 }
 #: Not run without repairs: shown by another case.
 ONLY_REPAIRED = {"never_loads"}
@@ -193,3 +199,47 @@ def test_without_repair_the_other_node_looks_for_our_shared_memory(answers: Answ
     assert found["by_shared_memory"] == [0]
     if SEPARATE:  # else the two nodes share it, and both ways work on this machine
         assert found["outcome"] != "ready" or found["health"] != [None, None]
+
+
+def test_the_stores_port_is_taken_by_somebody_else(answers: Answers) -> None:
+    found = of("store_port", "all", answers)
+    assert found["outcome"] == "ready"
+    assert len(set(found["used"])) == 1
+    assert not found["used"][0].endswith(f":{found['taken']}")
+    without = of("store_port", "none", answers)
+    assert "EADDRINUSE" in without["outcome"]
+    if "first_choice" in without and os.geteuid() == 0:
+        assert without["first_choice"] == 100, "the same for every engine on this host"
+
+
+def test_a_queues_port_is_taken_by_somebody_else(answers: Answers) -> None:
+    found = of("queue_port", "all", answers)
+    assert found["outcome"] == "ready"
+    assert found["health"] == [None, None]
+    assert "Address already in use" in of("queue_port", "none", answers)["outcome"]
+
+
+def test_names_of_data_parallel_engines(answers: Answers) -> None:
+    assert of("actor_names", "all", answers)["outcomes"] == ["ready", "ready"]
+    first, second = of("actor_names", "none", answers)["outcomes"]
+    assert first == "ready"
+    assert "already taken" in second
+
+
+def test_the_variable_that_is_read_at_import(answers: Answers) -> None:
+    found = of("worker_import_environment", "all", answers)
+    assert found["outcome"] == "ready"
+    assert found["v2"] == [True]
+    assert found["legacy"] == "1"
+    without = of("worker_import_environment", "none", answers)
+    assert without["outcome"] == "ready"
+    assert without["v2"] == [False]
+    assert without["legacy"] is None
+
+
+def test_devices_of_a_ray_that_vllm_starts(answers: Answers) -> None:
+    """No ROCm here: the platform says it is, and Ray is not really started."""
+    found = of("device_count", "all", answers)
+    assert found["num_gpus"] == [8, 8]
+    assert all("EnoughError" in outcome for outcome in found["outcomes"])
+    assert of("device_count", "none", answers)["num_gpus"] == [2, 2]

@@ -29,7 +29,8 @@ class Mixin:
 
         def _update_noset_device_env_vars(self, ray_remote_kwargs: dict[str, Any]) -> Any: ...
 
-        def initialize_worker(self, *args: Any, **kwargs: Any) -> None: ...
+        def initialize_worker(self, *args: Any, **kwargs: Any) -> None:
+            """Finish the worker (V2's actor)."""
 
         def __getattr__(self, name: str) -> Any: ...
 
