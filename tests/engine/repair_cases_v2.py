@@ -7,7 +7,9 @@ import copy
 import importlib
 import os
 import socket
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
@@ -54,6 +56,50 @@ def never_loads(model: str) -> dict[str, Any]:
     finally:
         del os.environ["VLLM_ENGINE_READY_TIMEOUT_S"]
     found = {"outcome": start.outcome, **start.leftovers()}
+    start.clean_up()
+    return found
+
+
+def fail(_worker: Any) -> None:
+    raise ValueError("raised on purpose")
+
+
+def echo(_worker: Any, what: str) -> str:
+    return what
+
+
+def doze(_worker: Any) -> None:
+    time.sleep(2)
+
+
+def told(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:  # the error is an answer
+        return f"{type(error).__name__}: {error}"
+
+
+def calls_and_end(model: str) -> dict[str, Any]:
+    """Calls that fail or are late, the ones after them, and a clean end."""
+    start = Start(make_config(model))
+    found: dict[str, Any] = {"outcome": start.outcome}
+    rpc = start.executor.collective_rpc
+    for name, call in (
+        ("failed", lambda: rpc(fail)),
+        ("after_failed", lambda: rpc(echo, args=("first",))),
+        ("future", lambda: rpc(echo, args=("second",), non_block=True).result()),
+        ("late", lambda: rpc(doze, timeout=0.2)),
+        ("after_late", lambda: rpc(echo, args=("third",))),
+        ("one", lambda: rpc(echo, args=("fourth",), unique_reply_rank=1)),
+        ("unsendable", lambda: rpc(echo, args=(threading.Lock(),))),
+        ("last", lambda: rpc(echo, args=("fifth",))),
+    ):
+        found[name] = told(call)
+    began = time.monotonic()
+    start.executor.shutdown()
+    found["shutdown_s"] = round(time.monotonic() - began, 2)
+    start.executor.shutdown()
+    found.update(start.leftovers())
     start.clean_up()
     return found
 

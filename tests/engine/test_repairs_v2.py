@@ -39,6 +39,7 @@ CASES = {
     "dies_while_loading": "v2-start-up",
     "dies_before_the_barrier": "v2-start-up",
     "never_loads": "v2-start-up",
+    "calls_and_end": "v2-shutdown",
     "oversized_group": "v2-oversized-group",
     "bundle_order": "v2-bundle-order",
     "store_port": "v2-store-port",
@@ -176,6 +177,29 @@ def test_a_start_has_a_deadline(answers: Answers) -> None:
     found = of("never_loads", "all", answers)
     assert "did not finish within 20 s" in found["outcome"]
     assert is_clean(found)
+
+
+def test_a_clean_end_gives_everything_back(answers: Answers) -> None:
+    assert is_clean(of("calls_and_end", "all", answers))
+    without = of("calls_and_end", "none", answers)
+    assert without["groups"]
+    assert not without["free"]
+    assert without["segments"]
+
+
+def test_answers_belong_to_their_calls(answers: Answers) -> None:
+    found = of("calls_and_end", "all", answers)
+    assert "raised on purpose" in found["failed"]
+    assert found["after_failed"] == ["first", "first"]
+    assert found["future"] == ["second", "second"]
+    assert "TimeoutError" in found["late"]
+    assert found["after_late"] == ["third", "third"]
+    assert found["one"] == "fourth"
+    assert "Error" in found["unsendable"]
+    assert found["last"] == ["fifth", "fifth"]
+    without = of("calls_and_end", "none", answers)
+    assert "raised on purpose" in without["failed"]
+    assert without["after_failed"] != ["first", "first"]
 
 
 def test_a_group_larger_than_the_world(answers: Answers) -> None:

@@ -13,6 +13,8 @@ from vllm_ray_compat.executors.repairs import (
     v2_bundle_order,
     v2_oversized_group,
     v2_queue_port,
+    v2_shutdown,
+    v2_stale_answers,
     v2_start_up,
     v2_store_port,
     worker_import_environment,
@@ -28,6 +30,8 @@ from vllm_ray_compat.schedule import Backend
 #: In the order of methods: the first one's are called first.
 REPAIRS: tuple[Repair, ...] = (
     v2_start_up.REPAIR,  # first, because it cleans up after what fails in the others, too
+    v2_shutdown.REPAIR,
+    v2_stale_answers.REPAIR,
     v2_oversized_group.REPAIR,
     v2_bundle_order.REPAIR,
     v2_store_port.REPAIR,

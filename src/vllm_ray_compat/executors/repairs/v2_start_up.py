@@ -8,7 +8,7 @@ import weakref
 from functools import partial
 from typing import Any
 
-from vllm_ray_compat.executors.repairs import groups
+from vllm_ray_compat.executors.repairs import groups, workers
 from vllm_ray_compat.executors.repairs.repair import Mixin, Repair
 from vllm_ray_compat.executors.repairs.replacing import StandIn, original, replaced
 from vllm_ray_compat.names import LOGGER_NAME
@@ -73,20 +73,9 @@ class _Start:
         return self._startup.collect(refs, "The start", self._deadline)
 
     def _find_local_pids(self) -> list[int]:
-        import ray
-
-        def where(_worker: Any) -> tuple[str, int]:
-            """Travels by value: the worker's node need not have this package."""
-            import os
-
-            import ray
-
-            return ray.get_runtime_context().get_node_id(), os.getpid()
-
-        handles = self._executor.ray_worker_handles
+        handles, where = self._executor.ray_worker_handles, workers.asking_where()
         found = self._collect({h.rank: h.actor.__ray_call__.remote(where) for h in handles})
-        here = ray.get_runtime_context().get_node_id()
-        return [pid for node, pid in found.values() if node == here]
+        return workers.on_this_node(found.values())
 
 
 class _Queues:
