@@ -1,7 +1,8 @@
 """Repairs of the RayExecutorV2 that vLLM ships: what happens with each, and without any.
 
 Without the repairs the defect itself is asserted, so that a release which no longer has it fails
-here and its range gets corrected. On the CPU, with real vLLM and Ray.
+here and its range gets corrected. On the CPU, with real vLLM and Ray. ``REPAIR_CASES=store_port``
+in the environment runs that case alone (a comma between several).
 """
 
 from __future__ import annotations
@@ -54,13 +55,19 @@ ONLY_REPAIRED = {"never_loads"}
 Answers = dict[tuple[str, str], dict[str, Any]]
 
 
+#: For work on one repair: the others cost minutes.
+CHOSEN = [case for case in os.environ.get("REPAIR_CASES", "").split(",") if case] or list(CASES)
+
+
 def applies(case: str) -> bool:
-    return BY_NAME[CASES[case]].applies_to(Backend.V2, RELEASE)
+    return case in CHOSEN and BY_NAME[CASES[case]].applies_to(Backend.V2, RELEASE)
 
 
 def of(case: str, repairs: str, answers: Answers) -> dict[str, Any]:
     """Return what *case* found, or skip the test where the repair is of other releases."""
     repair = BY_NAME[CASES[case]]
+    if case not in CHOSEN:
+        pytest.skip(f"{case} is not in REPAIR_CASES")
     if not applies(case):
         pytest.skip(f"{repair.name} is for vLLM {repair.releases()}, this is {RELEASE}")
     return answers[case, repairs]
