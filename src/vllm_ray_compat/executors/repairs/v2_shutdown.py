@@ -20,6 +20,7 @@ class _Ended(Mixin):
     """What the start made is given back, and nobody waits for a watch that looks up seldom."""
 
     failure_callback: Any
+    _raycompat_segments: Any = None
 
     def _init_executor(self) -> None:
         from vllm_ray_compat.executors import startup
@@ -63,13 +64,16 @@ class _Ended(Mixin):
 
     def shutdown(self) -> None:
         """End the workers and give everything back. Idempotent."""
+        if self._raycompat_segments is None:  # before the start
+            return
         self._raycompat_segments.note(self._raycompat_pids)
         super().shutdown()
         made, self._raycompat_groups = self._raycompat_groups, []
         groups.give_back(made, self.parallel_config)
         self._raycompat_segments.free(_GONE_S)
-        # It holds the executor until the process ends, and has nothing left to do.
-        self._finalizer.detach()
+        if (finalizer := getattr(self, "_finalizer", None)) is not None:
+            # It holds the executor until the process ends, and has nothing left to do.
+            finalizer.detach()
 
 
 REPAIR = Repair(

@@ -61,8 +61,9 @@ class _Start:
         self._segments.spare(getattr(executor, "rpc_broadcast_mq", None))
         try:
             executor.shutdown()
-            # It holds the executor, and would shut it down once more at the very end.
-            executor._finalizer.detach()
+            if (finalizer := getattr(executor, "_finalizer", None)) is not None:
+                # It holds the executor, and would shut it down once more at the very end.
+                finalizer.detach()
         except Exception:
             _logger.exception("The failed start could not be cleaned up; its cause follows")
         # Frames of the failed start hold the broadcast queue, which frees its own memory.

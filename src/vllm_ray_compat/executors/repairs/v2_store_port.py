@@ -54,7 +54,8 @@ class _Holding(Mixin):
     ) -> None:
         """Use the address of the store instead of the one the actor was made with."""
         variables = dict(driver_env_vars)
-        self._init_kwargs["distributed_init_method"] = variables.pop(_KEY)
+        if method := variables.pop(_KEY, None):  # none: the driver repairs less than this node
+            self._init_kwargs["distributed_init_method"] = method
         super().initialize_worker(local_rank, env_vars, variables, *args, **kwargs)
 
 
