@@ -48,12 +48,12 @@ class _Holding(Mixin):
         self,
         local_rank: int,
         env_vars: dict[str, str],
-        driver_env_vars: dict[str, str],
+        driver_env_vars: dict[str, str] | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> None:
         """Use the address of the store instead of the one the actor was made with."""
-        variables = dict(driver_env_vars)
+        variables = dict(driver_env_vars or {})
         if method := variables.pop(_KEY, None):  # none: the driver repairs less than this node
             self._init_kwargs["distributed_init_method"] = method
         super().initialize_worker(local_rank, env_vars, variables, *args, **kwargs)

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
-from vllm_ray_compat.executors.repairs.repair import Mixin, Repair
+from vllm_ray_compat.executors.repairs.early import early
+from vllm_ray_compat.executors.repairs.repair import Repair
 from vllm_ray_compat.schedule import Backend
 
 #: ``VllmConfig`` sets it for some models; ``eager_break_during_capture`` reads it as a decorator.
 _NAME = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 
 
-def _add(runtime_env: dict[str, Any]) -> None:
-    if (value := os.environ.get(_NAME)) is not None:
-        runtime_env.setdefault("env_vars", {})[_NAME] = value
-
-
-class _Early(Mixin):
-    """Ray sets it before the worker's process imports anything. One method of each executor."""
-
-    def _build_runtime_env(self) -> dict[str, Any]:
-        runtime_env: dict[str, Any] = super()._build_runtime_env()
-        _add(runtime_env)
-        return runtime_env
-
-    def _update_noset_device_env_vars(self, ray_remote_kwargs: dict[str, Any]) -> Any:
-        updated = super()._update_noset_device_env_vars(ray_remote_kwargs)
-        _add(updated["runtime_env"])
-        return updated
+def _variables() -> dict[str, str]:
+    value = os.environ.get(_NAME)
+    return {} if value is None else {_NAME: value}
 
 
 REPAIR = Repair(
@@ -40,5 +26,5 @@ REPAIR = Repair(
     reports=("https://github.com/vllm-project/vllm/pull/53293",),
     symptom="Models for which vLLM turns breakable CUDA graphs on answer with garbled text.",
     effect=f"{_NAME} reaches workers before they import vLLM.",
-    executor=_Early,
+    executor=early(_variables),
 )
