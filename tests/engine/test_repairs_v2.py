@@ -127,7 +127,10 @@ def ray_environment(
 
 @pytest.fixture(scope="module")
 def answers(
-    tiny: Path, base_environment: dict[str, str], ray_environment: dict[str, str]
+    tiny: Path,
+    base_environment: dict[str, str],
+    ray_environment: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Answers:
     """What every case found, with all repairs and with none: a process each."""
     found: Answers = {}
@@ -137,21 +140,23 @@ def answers(
             for case in CASES
             if applies(case) and not (repairs == "none" and case in ONLY_REPAIRED)
         ]
-        done = subprocess.run(
-            [sys.executable, str(HERE / "repair_cases_v2.py"), str(tiny), *cases],
-            env={**base_environment, **ray_environment, "RAYCOMPAT_REPAIRS": repairs},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=400,
-        )
-        print(f"==== {repairs}\n{done.stdout[-20000:]}")
-        for line in done.stdout.splitlines():
+        log = tmp_path_factory.mktemp("cases") / f"{repairs}.log"
+        with log.open("wb") as file:
+            subprocess.run(
+                [sys.executable, str(HERE / "repair_cases_v2.py"), str(tiny), *cases],
+                env={**base_environment, **ray_environment, "RAYCOMPAT_REPAIRS": repairs},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=900,
+            )
+        text = log.read_text(errors="replace")
+        print(f"==== {repairs}\n{text[-20000:]}")
+        for line in text.splitlines():
             if "ANSWER " in line:
                 one = json.loads(line.partition("ANSWER ")[2])
                 found[one["case"], repairs] = one
-        assert [case for case, which in found if which == repairs] == cases, done.stdout[-4000:]
+        assert [case for case, which in found if which == repairs] == cases, text[-4000:]
     return found
 
 
