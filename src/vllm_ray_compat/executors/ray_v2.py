@@ -172,19 +172,21 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
             "Loading the model",
             deadline,
         )
-        for p in placed:
-            queue = MessageQueue.create_from_handle(handles[p.rank], 0)
-            resources.responses.append(
-                ResponseQueue(
-                    queue, self, is_remote=p.node_id != driver_node, options=self._wake_options()
-                )
+        queues = [MessageQueue.create_from_handle(handles[p.rank], 0) for p in placed]
+        resources.responses = [
+            ResponseQueue(
+                queue, self, is_remote=p.node_id != driver_node, options=self._wake_options()
             )
+            for p, queue in zip(placed, queues, strict=True)
+        ]
         self._answers = [Answers(queue) for queue in resources.responses]
         self._calls: deque[Call] = deque()
         self.response_mqs = resources.responses
         # Before the barrier: workers subscribe to the queues in there.
         resources.run_refs = {rank: actor.run.remote() for rank, actor in actors.items()}
-        startup.wait_for_barrier(self._barrier, list(resources.run_refs.items()), deadline)
+        startup.wait_until_ready(self.rpc_broadcast_mq, resources.run_refs, deadline)
+        for queue in queues:
+            startup.wait_until_ready(queue, resources.run_refs, deadline)
 
         self._post_init_executor()
         # And again when they end; but a worker that dies can no longer be asked then.
@@ -230,11 +232,6 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         """Return what a reader is woken by when the executor ends, where shutdown does not."""
         takes_event = "cancel" in inspect.signature(MessageQueue.dequeue).parameters
         return {"cancel": self.shutdown_event} if takes_event else {}
-
-    def _barrier(self) -> None:
-        self.rpc_broadcast_mq.wait_until_ready()
-        for queue in self.response_mqs:
-            queue.wait_until_ready()
 
     def collective_rpc(
         self,

@@ -13,6 +13,7 @@ from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 from vllm.platforms import current_platform
 from vllm.v1.executor.multiproc_executor import WorkerProc
 
+from vllm_ray_compat.executors.tcp_store import open_store
 from vllm_ray_compat.executors.worker_env import fill_in
 from vllm_ray_compat.names import LOGGER_NAME
 
@@ -56,23 +57,11 @@ class RayWorkerProc(WorkerProc):  # type: ignore[misc]
     def open_store(self, world_size: int) -> str:
         """Bind the store of ``torch.distributed`` on this node; for rank 0.
 
-        The port is chosen by the kernel and never let go of, so that nobody can take it between
-        choice and use (defect V2-11). ``init_process_group`` finds the store in this process
-        and uses it.
-
         Returns:
             The init method, ``tcp://host:port``.
         """
-        host = ray.util.get_node_ip_address()
-        self._store = TCPStore(
-            host_name=host,
-            port=0,
-            world_size=world_size,
-            is_master=True,
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
-        return f"tcp://{f'[{host}]' if ':' in host else host}:{self._store.port}"
+        self._store, init_method = open_store(world_size)
+        return init_method
 
     def start(
         self,

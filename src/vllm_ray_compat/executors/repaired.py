@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from vllm_ray_compat.executors import repairs
+from vllm_ray_compat.executors.repairs.early import early
 from vllm_ray_compat.executors.repairs.repair import Mixin, Repair
 from vllm_ray_compat.executors.repairs.replacing import replaced
 from vllm_ray_compat.schedule import VLLM_EXECUTORS, Backend
@@ -55,14 +56,16 @@ def _executor(backend: Backend, name: str) -> type:
     chosen = in_force(backend)
     mixins: list[type] = [repair.executor for repair in chosen if repair.executor is not None]
     if any(repair.worker is not None for repair in chosen):
-        mixins.append(_own_workers(backend))
+        names = ",".join(repair.name for repair in chosen)
+        # A worker makes its class when it is sent there, and has to make the same.
+        mixins += [early(lambda: {"RAYCOMPAT_REPAIRS": names}), _own_workers(backend)]
     vllms = getattr(_vllms_module(backend), name)
-    names = tuple(repair.name for repair in chosen)
-    text = f"vLLM's {name}, repaired: {', '.join(names) or 'nothing'}."
+    applied = tuple(repair.name for repair in chosen)
+    text = f"vLLM's {name}, repaired: {', '.join(applied) or 'nothing'}."
     return type(
         name,
         (*mixins, vllms),
-        {"__module__": __name__, "__doc__": text, "raycompat_repairs": names},
+        {"__module__": __name__, "__doc__": text, "raycompat_repairs": applied},
     )
 
 

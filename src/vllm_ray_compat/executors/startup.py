@@ -7,21 +7,28 @@ actor that dies in between hangs the start (defects V2-3 and V2-4).
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from vllm_ray_compat.errors import RaycompatError
 
 _POLL_S = 0.2
 
+#: Seconds others get to fail, too, after the first failure: when a worker dies, those that were
+#: talking to it often complain before Ray has noticed the death.
+_AFTERMATH_S = 1.0
+
 
 class WorkerStartError(RaycompatError):
     """A worker died, raised or did not answer while the engine started."""
+
+
+class WorkerDiedError(WorkerStartError):
+    """A worker died while the engine started."""
 
 
 def start_timeout_s() -> float:
@@ -50,7 +57,7 @@ class Deadline:
 
 
 def collect(refs: Mapping[int, Any], what: str, deadline: Deadline) -> dict[int, Any]:
-    """Return the result of every rank's task, or raise for the first rank that fails.
+    """Return the result of every rank's task, or raise for the rank that failed.
 
     Args:
         refs: rank -> object reference.
@@ -58,8 +65,9 @@ def collect(refs: Mapping[int, Any], what: str, deadline: Deadline) -> dict[int,
         deadline: when to give up.
 
     Raises:
-        WorkerStartError: a worker died or the deadline passed. What a worker raised itself is
-            the cause, with its own type where Ray could keep it.
+        WorkerStartError: a worker died (:class:`WorkerDiedError`; it goes before what other
+            workers say about it) or the deadline passed. What a worker raised itself is the
+            cause, with its own type where Ray could keep it.
     """
     rank_of = {ref: rank for rank, ref in refs.items()}
     pending = list(rank_of)
@@ -70,8 +78,31 @@ def collect(refs: Mapping[int, Any], what: str, deadline: Deadline) -> dict[int,
             late = sorted(rank_of[ref] for ref in pending)
             raise deadline.missed(f"{what} of rank {', '.join(map(str, late))}")
         for ref in done:
-            results[rank_of[ref]] = _result(ref, rank_of[ref], what)
+            try:
+                results[rank_of[ref]] = _result(ref, rank_of[ref], what)
+            except WorkerStartError as error:
+                found = _first_cause(error, pending, rank_of, what)
+                raise found from found.__cause__
     return results
+
+
+def _first_cause(
+    first: WorkerStartError, pending: Sequence[Any], rank_of: Mapping[Any, int], what: str
+) -> WorkerStartError:
+    """Return the failure that explains the others: a death, or else the *first*."""
+    if isinstance(first, WorkerDiedError) or not pending:
+        return first
+    others, _ = ray.wait(list(pending), num_returns=len(pending), timeout=_AFTERMATH_S)
+    for ref in others:
+        try:
+            _result(ref, rank_of[ref], what)
+        except WorkerDiedError as death:
+            found = WorkerDiedError(f"{death} What another one says: {first}")
+            found.__cause__ = death.__cause__
+            return found
+        except WorkerStartError:
+            continue
+    return first
 
 
 def _result(ref: Any, rank: int, what: str) -> Any:
@@ -82,44 +113,57 @@ def _result(ref: Any, rank: int, what: str) -> Any:
         raise WorkerStartError(
             f"{what} failed on rank {rank}: {type(cause).__name__}: {cause}"
         ) from error
-    except (RayActorError, GetTimeoutError) as error:
-        raise WorkerStartError(f"{what}: the worker of rank {rank} died: {error}") from error
+    except RayError as error:  # of the actor, its node or its runtime environment
+        raise WorkerDiedError(f"{what}: the worker of rank {rank} died: {error}") from error
 
 
-def wait_for_barrier(
-    barrier: Callable[[], None], run_refs: Sequence[tuple[int, Any]], deadline: Deadline
-) -> None:
-    """Run *barrier*, which blocks until every worker has arrived, while watching the workers.
+class _WatchedSocket:
+    """A socket that stops to wait when *check* raises."""
+
+    def __init__(self, socket: Any, check: Callable[[], None]) -> None:
+        self._socket = socket
+        self._check = check
+
+    def recv(self, *args: Any, **kwargs: Any) -> Any:
+        while not self._socket.poll(_POLL_S * 1000):
+            self._check()
+        return self._socket.recv(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+def wait_until_ready(queue: Any, run_refs: Mapping[int, Any], deadline: Deadline) -> None:
+    """Have *queue*, a message queue of vLLM, meet its other end while watching the workers.
+
+    vLLM's own wait for it cannot be interrupted; here it looks at the workers in between.
 
     Args:
-        barrier: cannot be interrupted, so it runs in a thread of its own; when a worker dies it
-            is left behind there, and the start has failed anyway.
-        run_refs: rank and reference of every worker's ``run``, which ends only when it dies.
+        queue: an end that this process holds.
+        run_refs: rank -> reference of every worker's ``run``, which ends only when it dies.
         deadline: when to give up.
 
     Raises:
         WorkerStartError: a worker died or the deadline passed.
     """
-    failed: list[BaseException] = []
 
-    def arrive() -> None:
-        try:
-            barrier()
-        except BaseException as error:  # handed to the waiting thread below
-            failed.append(error)
-
-    thread = threading.Thread(target=arrive, daemon=True, name="RayCompatBarrier")
-    thread.start()
-    while thread.is_alive():
-        thread.join(_POLL_S)
-        if not thread.is_alive():
-            break
-        for rank, ref in run_refs:
+    def check() -> None:
+        for rank, ref in run_refs.items():
             done, _ = ray.wait([ref], timeout=0)
             if done:
                 _result(ref, rank, "The start barrier")
                 raise WorkerStartError(f"The worker of rank {rank} ended before the engine ran.")
         if not deadline.left():
             raise deadline.missed("The start barrier")
-    if failed:
-        raise failed[0]
+
+    own = {name: getattr(queue, name) for name in ("local_socket", "remote_socket")}
+    for name, socket in own.items():
+        if socket is not None:
+            setattr(queue, name, _WatchedSocket(socket, check))
+    try:
+        queue.wait_until_ready()
+    finally:
+        for name, socket in own.items():
+            setattr(queue, name, socket)
+        # The traceback of a failure would keep the queue and its shared memory.
+        del queue, own

@@ -8,6 +8,7 @@ from __future__ import annotations
 from packaging.version import InvalidVersion, Version
 
 from vllm_ray_compat.executors.repairs import (
+    device_count,
     legacy_context_parallel,
     legacy_detach,
     legacy_draft_tokens,
@@ -19,7 +20,15 @@ from vllm_ray_compat.executors.repairs import (
     legacy_monitor,
     legacy_ranks,
     legacy_shutdown,
+    v2_actor_names,
+    v2_bundle_order,
     v2_oversized_group,
+    v2_queue_port,
+    v2_shutdown,
+    v2_stale_answers,
+    v2_start_up,
+    v2_store_port,
+    worker_import_environment,
 )
 from vllm_ray_compat.executors.repairs.repair import (
     Repair,
@@ -31,8 +40,7 @@ from vllm_ray_compat.schedule import Backend
 
 #: In the order of methods: the first one's are called first.
 REPAIRS: tuple[Repair, ...] = (
-    v2_oversized_group.REPAIR,
-    # Refusals come before anything starts; a start that fails in any other way is cleaned up.
+    # Refusals come before anything starts.
     legacy_model_runner.REPAIR,
     legacy_kv_connector.REPAIR,
     legacy_context_parallel.REPAIR,
@@ -44,6 +52,16 @@ REPAIRS: tuple[Repair, ...] = (
     legacy_future.REPAIR,
     legacy_draft_tokens.REPAIR,
     legacy_ranks.REPAIR,
+    v2_start_up.REPAIR,  # before the others, because it cleans up after what fails in them, too
+    v2_shutdown.REPAIR,
+    v2_stale_answers.REPAIR,
+    v2_oversized_group.REPAIR,
+    v2_bundle_order.REPAIR,
+    v2_store_port.REPAIR,
+    v2_queue_port.REPAIR,
+    v2_actor_names.REPAIR,
+    worker_import_environment.REPAIR,
+    device_count.REPAIR,
 )
 
 validate(REPAIRS)

@@ -25,6 +25,21 @@ class Mixin:
 
         def _init_executor(self) -> None: ...
 
+        def _post_init_executor(self) -> None: ...
+
+        def _build_runtime_env(self) -> dict[str, Any]: ...
+
+        def _update_noset_device_env_vars(self, ray_remote_kwargs: dict[str, Any]) -> Any: ...
+
+        def collective_rpc(self, *args: Any, **kwargs: Any) -> Any:
+            """Call all workers."""
+
+        def shutdown(self) -> None:
+            """End the workers."""
+
+        def initialize_worker(self, *args: Any, **kwargs: Any) -> None:
+            """Finish the worker (V2's actor)."""
+
         def __getattr__(self, name: str) -> Any: ...
 
         def __setattr__(self, name: str, value: Any) -> None: ...

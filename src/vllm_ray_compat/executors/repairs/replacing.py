@@ -41,3 +41,13 @@ def replaced(module: ModuleType, **values: Any) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(module, name, value)
+
+
+class StandIn:
+    """Takes the place of *behind*: the attributes given here are its own, the others *behind*'s."""
+
+    def __init__(self, behind: Any, **own: Any) -> None:
+        self.__dict__.update(own, _behind=behind)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_behind"], name)
