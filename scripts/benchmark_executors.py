@@ -107,7 +107,7 @@ class Arm:
             assert self.process.stdin is not None
             self.process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=15)
+            self.process.wait(timeout=15 if self.about else 0)  # one that is starting hears nothing
         kill_all(session_members(self.process.pid), grace_s=2)
         self.process.wait()
 
@@ -203,7 +203,11 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 file=sys.stderr,
             )
         rounds, restless = [], 0
+        deadline = time.monotonic() + options.at_most
         for number in range(options.rounds):
+            if time.monotonic() > deadline:
+                print("The time for rounds is over.", file=sys.stderr)
+                break
             order = arms if number % 2 == 0 else arms[::-1]
             found = {}
             for arm in order:
@@ -221,7 +225,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "topology": options.topology,
-        "rounds": options.rounds,
+        "rounds": len(rounds),
         "calls": options.calls,
         "arms": about,
         "cores_used_at_rest": idle,
@@ -238,7 +242,10 @@ def main() -> None:
     parser.add_argument("--candidate", default=Backend.V2.value, help=help_text)
     parser.add_argument("--topology", default="tp2")
     parser.add_argument("--rounds", type=int, default=20, help="six or more give an interval")
-    parser.add_argument("--calls", type=int, default=500, help="round trips in each round")
+    parser.add_argument(
+        "--at-most", type=float, default=180, help="seconds after which no further round begins"
+    )
+    parser.add_argument("--calls", type=int, default=300, help="round trips in each round")
     parser.add_argument("--repeats", type=int, default=2, help="batches decoded in each round")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     options = parser.parse_args()
