@@ -19,3 +19,10 @@ def test_what_is_repaired_is_for_the_caller_to_say() -> None:
     for backend in ("legacy", "v2"):
         environ = arm_environment(base, backend, engine_core="inproc", ray={}, restore_legacy=False)
         assert environ["RAYCOMPAT_REPAIRS"] == "none"
+
+
+def test_workers_of_all_arms_have_the_same_priority() -> None:
+    """Ray's run at nice 15 unless told otherwise, those of ``mp`` at the caller's."""
+    assert base_environment({}, cpu=True)["RAY_worker_niceness"] == "0"
+    callers = {"RAY_worker_niceness": "15"}
+    assert base_environment(callers, cpu=True)["RAY_worker_niceness"] == "15"

@@ -21,10 +21,13 @@ _PINS = {
 }
 
 #: Pins of the CPU platform: no NUMA binding and one thread a worker in every arm (``mp`` would
-#: bind its workers to cores, Ray gives its own one thread), Compiled Graph through shared memory.
+#: bind its workers to cores, Ray gives its own one thread), the same priority (Ray's workers are at
+#: nice 15, and starve beside a driver that spins, where ``mp``'s do not), Compiled Graph through
+#: shared memory.
 _CPU_PINS = {
     "RAYCOMPAT_CPU": "1",
     "OMP_NUM_THREADS": "1",
+    "RAY_worker_niceness": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE": "shm",
