@@ -25,7 +25,7 @@ class Answers:
     """The answers of one worker, in the order in which it was called."""
 
     def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+        self._dequeue = queue.dequeue
         self._called = 0
         self._read = 0
 
@@ -42,7 +42,7 @@ class Answers:
         """
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            answer = self._queue.dequeue(timeout=_left(end))
+            answer = self._dequeue(timeout=None if end is None else _left(end))
             self._read += 1
             if self._read == call:
                 return answer
@@ -72,7 +72,7 @@ class Call(Future[Any]):
         """
         super().__init__()
         self._what = what
-        self._expected = deque((answers, answers.expect()) for answers in asked)
+        self._expected = [(answers, answers.expect()) for answers in asked]
         self._results: list[Any] = []
         self._success = success
         self._finish = finish
@@ -98,8 +98,10 @@ class Call(Future[Any]):
 
     def _resolve(self, end: float | None) -> None:
         """Wait for the answers, at most until *end*; raises ``TimeoutError`` then."""
-        limit = min((e for e in (end, self._end) if e is not None), default=None)
-        is_own_limit = self._end is not None and limit == self._end
+        limit = self._end
+        is_own_limit = True
+        if end is not None and (limit is None or end < limit):
+            limit, is_own_limit = end, False
         try:
             _collect(self._what, self._expected, self._success, limit, self._results)
             self.set_result(self._finish(self._results))
@@ -136,7 +138,7 @@ def call_and_wait(
         RuntimeError: a worker raised.
     """
     end = None if timeout is None else time.monotonic() + timeout
-    expected = deque([(answers, answers.expect()) for answers in asked])
+    expected = [(answers, answers.expect()) for answers in asked]
     results: list[Any] = []
     try:
         while ahead:
@@ -150,7 +152,7 @@ def call_and_wait(
 
 def _collect(
     what: str,
-    expected: deque[tuple[Answers, int]],
+    expected: list[tuple[Answers, int]],
     success: Any,
     end: float | None,
     results: list[Any],
@@ -163,15 +165,15 @@ def _collect(
     """
     while expected:
         answers, call = expected[0]
-        status, result = answers.receive(call, _left(end))
-        expected.popleft()
+        status, result = answers.receive(call, None if end is None else _left(end))
+        del expected[0]
         if status != success:
             raise RuntimeError(f"{what} failed in a worker: {result} (its log has the traceback)")
         results.append(result)
 
 
-def _left(end: float | None) -> float | None:
-    return None if end is None else max(0.0, end - time.monotonic())
+def _left(end: float) -> float:
+    return max(0.0, end - time.monotonic())
 
 
 def _late(what: str, cause: TimeoutError) -> TimeoutError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 
@@ -35,7 +36,7 @@ class ResponseQueue:
     ) -> None:
         """Wrap *queue*; *options* are passed to its ``dequeue`` every time."""
         self._queue = queue
-        self._options = dict(options or {})
+        self._dequeue = partial(queue.dequeue, **options) if options else queue.dequeue
         self._executor = weakref.ref(executor)
         self._is_remote = is_remote
 
@@ -49,7 +50,7 @@ class ResponseQueue:
         if self._is_remote:
             return self._dequeue_in_slices(timeout)
         try:
-            return self._queue.dequeue(timeout=timeout, **self._options)
+            return self._dequeue(timeout=timeout)
         except RuntimeError as error:
             if (ended := self._ended()) is None:
                 raise
@@ -60,7 +61,7 @@ class ResponseQueue:
         while True:
             piece = self._SLICE_S if left is None else min(self._SLICE_S, max(left, 0.0))
             try:
-                return self._queue.dequeue(timeout=piece, **self._options)
+                return self._dequeue(timeout=piece)
             except TimeoutError:
                 if (ended := self._ended()) is not None:
                     raise ended from None
