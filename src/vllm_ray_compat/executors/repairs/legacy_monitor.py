@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -66,7 +67,9 @@ class _Watched(Mixin):
             raise RuntimeError(f"Executor failed: {self.failure}")
 
     def shutdown(self) -> None:
-        monitor = self.__dict__.get("_monitor")
+        monitor = self.__dict__.pop("_monitor", None)
+        if sys.is_finalizing():
+            return  # collected at the interpreter's end: Ray is gone, and the thread with it
         if monitor is not None:
             monitor.silence()  # workers that are ended on purpose are no failure
         vllms: Any = super()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -65,7 +66,7 @@ class _Ended(Mixin):
         try:
             with self._recorded():
                 super()._init_executor()
-            self._note_segments()  # and again at the end; but a dead worker has none then
+            self._note_segments(self._held)  # and again at the end; but a dead worker has none then
         except BaseException:
             try:
                 self.shutdown()
@@ -97,7 +98,7 @@ class _Ended(Mixin):
         ):
             yield
 
-    def _note_segments(self) -> None:
+    def _note_segments(self, held: Any) -> None:
         """Note which shared memory the workers on this node use; asks no worker that is stuck."""
         import ray
 
@@ -109,15 +110,15 @@ class _Ended(Mixin):
             with contextlib.suppress(Exception):  # of a worker that is dead already
                 node, pid = ray.get(answer, timeout=1)
                 if node == ray.get_runtime_context().get_node_id():
-                    self._held.local_pids.append(pid)
-        self._held.segments.note(self._held.local_pids)
+                    held.local_pids.append(pid)
+        held.segments.note(held.local_pids)
 
     def shutdown(self) -> None:
         """End the workers and release everything. Idempotent; also called when collected."""
-        held = self.__dict__.get("_held")
-        if held is None:
+        held = self.__dict__.pop("_held", None)
+        if held is None or sys.is_finalizing():  # Ray is gone by then, and the workers with it
             return
-        self._note_segments()
+        self._note_segments(held)
         held.graph, self.forward_dag = self.__dict__.get("forward_dag"), None
         group = held.group
         held.release(graceful=not self.__dict__.get("is_failed", False))
