@@ -7,6 +7,7 @@ model.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -21,6 +22,9 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.executor.abstract import Executor
 
 from vllm_ray_compat.executors.repairs.replacing import replaced
+
+#: More than a channel of Ray's has buffers, so that every one of them is used again.
+STEPS = 25
 
 
 def configuration(model: str, worker: str = "FakeWorker") -> Any:
@@ -97,9 +101,7 @@ def step(executor: Any, *, non_block: bool) -> Any:
     return output.result() if non_block else output
 
 
-def parts(model: str) -> dict[str, Any]:
-    """Calls and steps of one executor whose workers hold no model."""
-    executor = start(model)
+def examine(executor: Any) -> dict[str, Any]:
     rpc = executor.collective_rpc
     found: dict[str, Any] = {
         "executor": f"{type(executor).__module__}:{type(executor).__qualname__}",
@@ -111,39 +113,43 @@ def parts(model: str) -> dict[str, Any]:
     }
     found["future_error"] = raised(lambda: found.update(future=rpc(ranks, non_block=True).result()))
     kept: list[Any] = []
-    found["steps_s"], found["steps"] = timed(
-        lambda: raised(
-            lambda: [kept.append(step(executor, non_block=bool(i % 2))) for i in range(4)]
-        )
-    )
+
+    def steps() -> None:
+        for i in range(STEPS):
+            kept.append(step(executor, non_block=bool(i % 2)))
+
+    found["steps_s"], found["steps"] = timed(lambda: raised(steps))
     found["own_memory"] = [bool(one.logprobs[0].flags.writeable) for one in kept]
     rpc("adjust_rank", args=({0: 7, 1: 8},))
     found["adjusted"] = rpc(ranks)
-    kept.clear()
-    found["shutdown_s"], _ = timed(executor.shutdown)
-    found["again"] = raised(executor.shutdown)
-    return {**found, "groups": groups_left(), "devices_free": devices_free()}
-
-
-def collected(model: str) -> dict[str, Any]:
-    """An executor that nobody shuts down is collected, and the configuration used again."""
-    config = configuration(model)
-    kind = Executor.get_class(config)
-    executor = kind(config)
-    del executor
-    found = {"groups": groups_left(), "devices_free": devices_free()}
-    found["group_forgotten"] = config.parallel_config.placement_group is None
     return found
+
+
+def parts(model: str) -> dict[str, Any]:
+    """Calls and steps of one executor, which nobody shuts down: it is collected."""
+    executor = start(model)
+    config = executor.vllm_config
+    found = examine(executor)
+    del executor
+    gc.collect()
+    found["group_forgotten"] = config.parallel_config.placement_group is None
+    return {**found, "groups": groups_left(), "devices_free": devices_free()}
 
 
 def given_group(model: str) -> dict[str, Any]:
     """A placement group that was given to the engine is not the engine's to remove."""
     group = ray.util.placement_group([{"GPU": 1.0}, {"GPU": 1.0}])
+    assert group.wait(60)
     config = configuration(model)
     config.parallel_config.placement_group = group
     executor = Executor.get_class(config)(config)
     executor.shutdown()
-    found = {"groups": groups_left(), "kept": config.parallel_config.placement_group is group}
+    again = raised(executor.shutdown)
+    found = {
+        "again": again,
+        "groups": groups_left(),
+        "kept": config.parallel_config.placement_group is group,
+    }
     del executor, config
     ray.util.remove_placement_group(group)
     found["devices_free"] = devices_free()
@@ -163,8 +169,6 @@ def failed_start(model: str) -> dict[str, Any]:
 
 def clear() -> None:
     """Remove what a case without repairs has left, so that the next one can start."""
-    import gc
-
     from ray.util.placement_group import PlacementGroup, placement_group_table
 
     gc.collect()
