@@ -32,14 +32,23 @@ _GROUP_TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True)
 class Group:
-    """The placement group of an engine, and whether this package made it."""
+    """The placement group of an engine, whether it was made for it, and who was told of it."""
 
     handle: PlacementGroup
     is_ours: bool
+    parallel_config: Any
 
     def remove(self) -> None:
-        """Remove the group, if this package made it and Ray is still there."""
-        if self.is_ours and ray.is_initialized():
+        """Remove the group, if it was made for this engine, and have its configuration forget it.
+
+        Another engine of the same configuration would take it for one that it was given, and wait
+        for it.
+        """
+        if not self.is_ours:
+            return
+        if self.parallel_config.placement_group is self.handle:
+            self.parallel_config.placement_group = None
+        if ray.is_initialized():
             ray.util.remove_placement_group(self.handle)
 
 
@@ -65,9 +74,10 @@ def acquire_group(parallel_config: Any, device_key: str, *, pin_to_driver: bool 
     given = parallel_config.placement_group
     inherited = None if given is not None else ray.util.get_current_placement_group()
     if given is None and inherited is None:
-        group = Group(_create(parallel_config.world_size, device_key, pin_to_driver), True)
+        made = _create(parallel_config.world_size, device_key, pin_to_driver)
+        group = Group(made, True, parallel_config)
     else:
-        group = Group(given if given is not None else inherited, False)
+        group = Group(given if given is not None else inherited, False, parallel_config)
     try:
         _wait_until_ready(group.handle)
     except BaseException:

@@ -84,7 +84,7 @@ class _Ended(Mixin):
         wait = original(ray_utils, "_wait_until_pg_ready")
 
         def created(group: Any) -> None:  # only one that vLLM has just made is waited for
-            self._held.group = Group(group, True)
+            self._held.group = Group(group, True, self.parallel_config)
             wait(group)
 
         def made(actor: Any) -> None:
@@ -120,10 +120,7 @@ class _Ended(Mixin):
             return
         self._note_segments(held)
         held.graph, self.forward_dag = self.__dict__.get("forward_dag"), None
-        group = held.group
         held.release(graceful=not self.__dict__.get("is_failed", False))
-        if group is not None and self.parallel_config.placement_group is group.handle:
-            self.parallel_config.placement_group = None  # the next engine of it makes another
         held.free_segments()
 
 
