@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tests.conformance.executors import Executor, installed
 from tests.conformance.known_differences import known_difference
 from tests.engine_fixtures import nothing_left_behind, ray_environment, tiny
 from vllm_ray_compat.parity import environment
-from vllm_ray_compat.parity.ownership import Segments, kill_all, session_members
+from vllm_ray_compat.parity.ownership import Segments, kill_all, session_members, spawn
 from vllm_ray_compat.vllm_api import find_vllm
 
 __all__ = ["nothing_left_behind", "ray_environment", "tiny"]
@@ -30,10 +30,10 @@ REPAIRS = {k: v for k, v in os.environ.items() if k == "RAYCOMPAT_REPAIRS"}
 #: Seconds for all cases of an executor; each has a limit of its own, which says more.
 RUN_S = 900
 
-TOPOLOGIES = ("tp2", "pp2", "tp2pp2", "tp1")
 OWN_CASES = ("killed_busy", "bad_weights", "dies_at_start")
 
 EXECUTORS = installed()
+ON_RAY = [executor for executor in EXECUTORS if executor.uses_ray]
 
 Answers = dict[str, dict[str, Any]]
 
@@ -57,16 +57,12 @@ class Found:
 
 
 def cases_of(executor: Executor) -> list[str]:
-    return [
-        *TOPOLOGIES,
-        *(OWN_CASES if executor.is_ours else ()),
-        *(("large_group",) if executor.uses_ray else ()),
-    ]
+    return [*executor.topologies, *(OWN_CASES if executor.is_ours else ())]
 
 
 @pytest.fixture(scope="module")
 def base_environment() -> dict[str, str]:
-    """Workers import a module of this folder, so Ray is started with it on the path."""
+    """With this folder on the path, which workers import a module of, too."""
     base = environment.base_environment(os.environ, cpu=True)
     path = os.pathsep.join(filter(None, [str(HERE), base.get("PYTHONPATH")]))
     return {**base, **REPAIRS, "PYTHONPATH": path, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
@@ -104,26 +100,19 @@ def _answers(
     executor: Executor, model: str, environ: dict[str, str], log: Path
 ) -> tuple[Answers, str]:
     segments = Segments()
-    arguments = [str(HERE / "executor_cases.py"), model, executor.asked_as, *cases_of(executor)]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, *arguments],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
+    process = spawn(
+        "executor_cases",
+        *(model, executor.asked_as, *cases_of(executor)),
+        log=log,
+        environ=environ,
+    )
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=RUN_S)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        members = session_members(process.pid)
-        segments.note(members)
-        kill_all(members, grace_s=1)
-        segments.free()
-        process.wait()
+    members = session_members(process.pid)
+    segments.note(members)
+    kill_all(members, grace_s=1)
+    segments.free()
+    process.wait()
     output = log.read_text(encoding="utf-8", errors="replace")
     print(output[-20000:])
     found = [
@@ -160,13 +149,13 @@ def found(request: pytest.FixtureRequest, run: Callable[[Executor], Found]) -> F
     return _found(request, run)
 
 
-@pytest.fixture(params=[e for e in EXECUTORS if e.uses_ray], ids=str)
+@pytest.fixture(params=ON_RAY, ids=str)
 def on_ray(request: pytest.FixtureRequest, run: Callable[[Executor], Found]) -> Found:
     """Every executor with placement."""
     return _found(request, run)
 
 
-@pytest.fixture(params=[e for e in EXECUTORS if e.is_ours], ids=str)
+@pytest.fixture(params=[executor for executor in EXECUTORS if executor.is_ours], ids=str)
 def own(request: pytest.FixtureRequest, run: Callable[[Executor], Found]) -> Found:
     """This package's executors."""
     return _found(request, run)

@@ -9,6 +9,9 @@ from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR
 from vllm_ray_compat.schedule import COMPAT_EXECUTORS, VLLM_EXECUTORS, Backend
 from vllm_ray_compat.vllm_api import VllmNotFoundError, find_vllm
 
+#: Tensor and pipeline parallel size of each.
+TOPOLOGIES = {"tp2": (2, 1), "pp2": (1, 2), "tp2pp2": (2, 2), "tp1": (1, 1)}
+
 
 @dataclass(frozen=True)
 class Executor:
@@ -20,6 +23,7 @@ class Executor:
     #: What ``distributed_executor_backend`` is given.
     asked_as: str
     environ: dict[str, str] = field(default_factory=dict, hash=False)
+    topologies: tuple[str, ...] = tuple(TOPOLOGIES)
 
     @property
     def uses_ray(self) -> bool:
@@ -47,6 +51,8 @@ def installed() -> list[Executor]:
             environ["RAYCOMPAT_RESTORE_LEGACY"] = "1"
         found.append(Executor(backend.value, path, "ray", environ))
     if len(ships) == 2:
+        # Not the one that "ray" selects here, and four workers take the longest to start.
+        some = tuple(name for name in TOPOLOGIES if name != "tp2pp2")
         ours = COMPAT_EXECUTORS[Backend.LEGACY]
-        found.append(Executor(Backend.LEGACY.value, ours, ours, {FLAG_NAME: "0"}))
+        found.append(Executor(Backend.LEGACY.value, ours, ours, {FLAG_NAME: "0"}, some))
     return found

@@ -1,14 +1,13 @@
 """What vLLM's own executors are known not to do, in one table.
 
 A behaviour in it is expected to fail (``xfail``, strict): a release that has learnt it, or a
-repair that gives it to it, turns the run red until the table says so. An entry falls away by
-itself when the executor that ran has a repair in force that names one of its defects, so the same
-table serves ``RAYCOMPAT_REPAIRS=none`` and ``all``. This package's own executors have no entry.
+repair that gives it to it, turns the run red until the table says so. An entry falls away where
+the executor that ran has a repair in force that is named in it, so the same table serves
+``RAYCOMPAT_REPAIRS=none`` and ``all``. This package's own executors have no entry.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -24,9 +23,10 @@ class KnownDifference:
         behaviours: names of tests.
         since: the first release that lacks it.
         fixed_in: the first release that has it again; None while none has.
-        defects: ids of the facts this package is built on; a repair names the same ones.
+        defects: ids of the facts this package is built on.
         reason: what a user sees.
         source: where it is to be read.
+        repaired_by: repairs of which any one takes it away.
         cases: only these cases of a test that has several; empty is all.
     """
 
@@ -37,6 +37,7 @@ class KnownDifference:
     defects: tuple[str, ...]
     reason: str
     source: str
+    repaired_by: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
 
     def applies_to(self, backend: str, behaviour: str, case: str | None, release: Version) -> bool:
@@ -50,7 +51,7 @@ class KnownDifference:
         )
 
     def __str__(self) -> str:
-        return f"{', '.join(self.defects) or 'by design'}: {self.reason} ({self.source})"
+        return ", ".join([*self.defects, self.reason]) + f" ({self.source})"
 
 
 KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
@@ -71,15 +72,26 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         ("V2-1",),
         "the message queue waits for a reader in every bundle of the driver's node, for ever",
         "RayExecutorV2._init_executor counts all bundles of the group",
+        repaired_by=("v2-oversized-group",),
     ),
     KnownDifference(
-        ("v2", "legacy"),
+        ("v2",),
+        ("test_the_group_it_made_is_removed",),
+        "0.20.0",
+        None,
+        ("V2-3",),
+        "a placement group the executor made stays until the process ends, and holds its devices",
+        "RayExecutorV2.shutdown",
+    ),
+    KnownDifference(
+        ("legacy",),
         ("test_the_group_it_made_is_removed",),
         "0.15.0",
-        None,
-        ("V2-3", "L-3"),
+        "0.33.0",
+        ("L-3",),
         "a placement group the executor made stays until the process ends, and holds its devices",
-        "shutdown of RayExecutorV2 and of RayDistributedExecutor",
+        "RayDistributedExecutor.shutdown",
+        repaired_by=("legacy-shutdown",),
     ),
     KnownDifference(
         ("legacy",),
@@ -89,7 +101,27 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         ("L-3",),
         "before the first step shutdown only writes to the log",
         "RayDistributedExecutor.shutdown asks for forward_dag",
+        repaired_by=("legacy-shutdown",),
         cases=("tp2pp2", "tp1"),
+    ),
+    KnownDifference(
+        ("v2",),
+        ("test_shared_memory_is_freed",),
+        "0.20.0",
+        None,
+        ("V2-7",),
+        "workers are killed without a shutdown, and their queues stay in /dev/shm",
+        "RayExecutorV2.shutdown",
+    ),
+    KnownDifference(
+        ("mp",),
+        ("test_shared_memory_is_freed",),
+        "0.15.0",
+        None,
+        (),
+        "the response queue of a worker that died stays in /dev/shm",
+        "MultiprocExecutor.shutdown",
+        cases=("pp2",),
     ),
     KnownDifference(
         ("legacy",),
@@ -99,6 +131,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         ("L-8",),
         "nobody watches the workers, and register_failure_callback is the base class's: nothing",
         "RayDistributedExecutor; vLLM issue 16259",
+        repaired_by=("legacy-monitor",),
     ),
     KnownDifference(
         ("legacy",),
@@ -108,15 +141,17 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         ("L-8",),
         "check_health returns at once, whatever the state of the workers",
         "RayDistributedExecutor.check_health",
+        repaired_by=("legacy-monitor",),
     ),
     KnownDifference(
         ("legacy",),
         ("test_a_future", "test_futures_out_of_order", "test_an_error_in_a_future"),
         "0.20.0",
         "0.33.0",
-        ("L-15",),
+        (),
         "collective_rpc(non_block=True) takes the list of results for a ModelRunnerOutput",
         "FutureWrapper.result in vllm/v1/executor/ray_utils.py",
+        repaired_by=("legacy-future",),
     ),
     KnownDifference(
         ("legacy",),
@@ -146,16 +181,10 @@ def known_difference(
         release = Version(Version(version).base_version)
     except InvalidVersion:
         return None
-    repaired = _defects_of(repairs)
+    in_force = set(repairs)
     for known in KNOWN_DIFFERENCES:
-        if known.applies_to(backend, behaviour, case, release) and not repaired & {*known.defects}:
+        if known.applies_to(backend, behaviour, case, release) and not (
+            in_force & {*known.repaired_by}
+        ):
             return known
     return None
-
-
-def _defects_of(repairs: Iterable[str]) -> set[str]:
-    names = list(repairs)
-    if not names:
-        return set()
-    table = importlib.import_module("vllm_ray_compat.executors.repairs").BY_NAME
-    return {defect for name in names for defect in table[name].defects}

@@ -62,9 +62,12 @@ def test_what_is_known(
     assert (known_difference(backend, behaviour, case, version, ()) is not None) is expected
 
 
-def test_a_repair_takes_its_defect_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_differences, "_defects_of", lambda repairs: {"V2-1"})
+@pytest.mark.parametrize(("repairs", "expected"), [(["v2-oversized-group"], False), ([], True)])
+def test_a_repair_takes_it_away(repairs: list[str], expected: bool) -> None:
     behaviour = "test_a_group_larger_than_needed"
-    assert known_difference("v2", behaviour, None, "0.32.0", ["v2-oversized-group"]) is None
+    assert (known_difference("v2", behaviour, None, "0.32.0", repairs) is not None) is expected
+
+
+def test_another_repair_does_not() -> None:
     behaviour = "test_the_call_after_an_error"
     assert known_difference("v2", behaviour, None, "0.32.0", ["v2-oversized-group"]) is not None
