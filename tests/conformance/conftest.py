@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 REPAIRS = {k: v for k, v in os.environ.items() if k == "RAYCOMPAT_REPAIRS"}
 
 #: Seconds for all cases of an executor; each has a limit of its own, which says more.
-RUN_S = 900
+RUN_S = 1800
 
 OWN_CASES = ("killed_busy", "bad_weights", "dies_at_start")
 
@@ -106,13 +106,15 @@ def _answers(
         log=log,
         environ=environ,
     )
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=RUN_S)
-    members = session_members(process.pid)
-    segments.note(members)
-    kill_all(members, grace_s=1)
-    segments.free()
-    process.wait()
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=RUN_S)
+    finally:
+        members = session_members(process.pid)
+        segments.note(members)
+        kill_all(members, grace_s=1)
+        segments.free()
+        process.wait()
     output = log.read_text(encoding="utf-8", errors="replace")
     print(output[-20000:])
     found = [

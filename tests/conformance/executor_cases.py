@@ -36,7 +36,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from vllm_ray_compat.shared_memory import mapped_segments
 
 #: Seconds after which a case counts as hanging: the process says where every thread is, and ends.
-CASE_S = 240
+CASE_S = 400
 
 #: Seconds in the start barrier after which a start counts as hanging: every worker has loaded its
 #: model by then, and what is left takes milliseconds.
@@ -439,7 +439,9 @@ def tp1(case: Case) -> dict[str, Any]:
     again in a group that fits.
     """
     if not case.uses_ray:
-        return alone(case.model, case.executor_name)
+        found = alone(case.model, case.executor_name)
+        case.noted |= set(found.pop("noted"))
+        return {**case.leftovers(), **found}
     found = inherited(case, 2)
     if not found["hangs"]:
         return found
@@ -458,6 +460,7 @@ def inherited(case: Case, bundles: int) -> dict[str, Any]:
         runtime_env={"env_vars": variables},
     )
     found: dict[str, Any] = ray.get(task.remote(case.model, case.executor_name))
+    case.noted |= set(found.pop("noted", ()))
     if found["hangs"]:
         return found
     return {**case.leftovers(), **found, "inherited": found["group"] == group.id.hex()}
@@ -472,7 +475,7 @@ def alone(model: str, executor: str) -> dict[str, Any]:
     found = {**case.about(), "hangs": False, "group": group.hex() if group else None}
     found["shutdown_s"] = case.stop()
     found["alive"] = [pid for pid in case.pids if is_alive(pid)]
-    return found
+    return {**found, "noted": sorted(case.noted)}
 
 
 class HangsError(Exception):

@@ -239,7 +239,7 @@ def test_the_group_it_made_is_removed(on_ray: Found, case: str) -> None:
     assert on_ray[case]["devices_held"] == 0
 
 
-@each("found", "tp2", "pp2", "tp2pp2")
+@each("found")
 def test_shared_memory_is_freed(found: Found, case: str) -> None:
     assert found[case]["segments"] == []
 
