@@ -1,4 +1,4 @@
-"""Markers by folder: what lies in tests/unit is ``unit``, in tests/engine ``engine``."""
+"""Markers by folder: ``unit``, ``engine``, and ``conformance``, which needs engines, too."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(_HERE).parts[0]
         item.add_marker(getattr(pytest.mark, folder))
+        if folder == "conformance":
+            item.add_marker(pytest.mark.engine)
         if folder == "unit":
             item.add_marker(pytest.mark.timeout(120))
 
