@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from packaging.version import Version
+
+from vllm_ray_compat import schedule
 from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR
 from vllm_ray_compat.schedule import COMPAT_EXECUTORS, VLLM_EXECUTORS, Backend
@@ -50,9 +53,14 @@ def installed() -> list[Executor]:
         if backend is Backend.LEGACY and backend not in ships:
             environ["RAYCOMPAT_RESTORE_LEGACY"] = "1"
         found.append(Executor(backend.value, path, "ray", environ))
-    if len(ships) == 2:
+    if len(ships) == 2 and _can_run_our_legacy():
         # Not the one that "ray" selects here, and four workers take the longest to start.
         some = tuple(name for name in TOPOLOGIES if name != "tp2pp2")
         ours = COMPAT_EXECUTORS[Backend.LEGACY]
         found.append(Executor(Backend.LEGACY.value, ours, ours, {FLAG_NAME: "0"}, some))
     return found
+
+
+def _can_run_our_legacy() -> bool:
+    """It is made for the releases that have none, and so uses what came with vLLM 0.24."""
+    return schedule.parse_release(find_vllm().version) >= Version("0.24.0")

@@ -63,6 +63,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         ("MQ-1",),
         "answers nobody read stay in the queues, and every later call gets those of an earlier one",
         "MultiprocExecutor.collective_rpc returns at the first rank that fails or is late",
+        repaired_by=("v2-stale-answers",),
     ),
     KnownDifference(
         ("v2",),
@@ -82,6 +83,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         ("V2-3",),
         "a placement group the executor made stays until the process ends, and holds its devices",
         "RayExecutorV2.shutdown",
+        repaired_by=("v2-shutdown",),
     ),
     KnownDifference(
         ("legacy",),
@@ -112,6 +114,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         ("V2-7",),
         "workers are killed without a shutdown, and their queues stay in /dev/shm",
         "RayExecutorV2.shutdown",
+        repaired_by=("v2-shutdown",),
     ),
     KnownDifference(
         ("legacy",),
