@@ -152,15 +152,19 @@ def bundle_order(model: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def instead(module: Any, **values: Any) -> Iterator[None]:
-    """Give *module*'s attributes other values, those of them that it has."""
-    before = {name: getattr(module, name) for name in values if hasattr(module, name)}
-    for name in before:
-        setattr(module, name, values[name])
+    """Give *module* these attributes for a time, whether it has others of the names or not."""
+    missing = object()
+    before = {name: vars(module).get(name, missing) for name in values}
+    for name, value in values.items():
+        setattr(module, name, value)
     try:
         yield
     finally:
         for name, value in before.items():
-            setattr(module, name, value)
+            if value is missing:
+                delattr(module, name)
+            else:
+                setattr(module, name, value)
 
 
 def init_method(worker: Any) -> str:
