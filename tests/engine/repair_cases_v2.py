@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -228,28 +229,28 @@ def actor_names(model: str) -> dict[str, Any]:
     return {"outcomes": [start.outcome for start in starts]}
 
 
-def breaks_graphs(_worker: Any) -> bool:
-    """Say whether vLLM's decorator did what the variable asks for when it was imported."""
-    from vllm.model_executor.layers.attention import attention
+BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 
-    code = attention.unified_attention_with_output.__code__
-    return code.co_qualname.startswith("eager_break_during_capture")
+
+def is_there_at_import(_worker: Any) -> bool:
+    """Say whether the variable is in the environment this process was started with."""
+    first = Path("/proc/self/environ").read_bytes().split(b"\0")
+    return f"{BREAKABLE}=1".encode() in first
 
 
 def worker_import_environment(model: str) -> dict[str, Any]:
     """The variable is set when Ray runs already, as ``VllmConfig`` does it."""
-    name = "VLLM_USE_BREAKABLE_CUDAGRAPH"
-    os.environ[name] = "1"
+    os.environ[BREAKABLE] = "1"
     try:
         start = Start(make_config(model, tensor_parallel_size=1))
         kind = executor_class(Backend.LEGACY)
         legacy = kind.__new__(kind)._update_noset_device_env_vars({})
     finally:
-        del os.environ[name]
+        del os.environ[BREAKABLE]
     found: dict[str, Any] = {"outcome": start.outcome}
-    found["legacy"] = legacy["runtime_env"]["env_vars"].get(name)
+    found["legacy"] = legacy["runtime_env"]["env_vars"].get(BREAKABLE)
     if start.outcome == "ready":
-        found["v2"] = start.executor.collective_rpc(breaks_graphs)
+        found["v2"] = start.executor.collective_rpc(is_there_at_import)
     start.clean_up()
     return found
 

@@ -263,6 +263,7 @@ def test_names_of_data_parallel_engines(answers: Answers) -> None:
 
 
 def test_the_variable_that_is_read_at_import(answers: Answers) -> None:
+    """On the CPU nothing that reads it is imported early; asked is whether it is there by then."""
     found = of("worker_import_environment", "all", answers)
     assert found["outcome"] == "ready"
     assert found["v2"] == [True]
