@@ -16,10 +16,28 @@ from typing import Any
 import ray
 from ray.util.placement_group import placement_group_table
 from repair_cases import Start, main, make_config
+from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 from vllm.platforms import current_platform
 from vllm.v1.executor import ray_executor_v2
 
 from vllm_ray_compat.schedule import REPAIRED_EXECUTORS, VLLM_EXECUTORS, Backend
+
+
+@contextlib.contextmanager
+def instead(module: Any, **values: Any) -> Iterator[None]:
+    """Give *module* these attributes for a time, whether it has others of the names or not."""
+    missing = object()
+    before = {name: vars(module).get(name, missing) for name in values}
+    for name, value in values.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is missing:
+                delattr(module, name)
+            else:
+                setattr(module, name, value)
 
 
 def dies_while_loading(model: str) -> dict[str, Any]:
@@ -39,11 +57,8 @@ def dies_before_the_barrier(model: str) -> dict[str, Any]:
             ray.kill(handle.actor)
         run(handle)
 
-    ray_executor_v2.RayWorkerHandle.run = dies
-    try:
+    with instead(ray_executor_v2.RayWorkerHandle, run=dies):
         start = Start(make_config(model))
-    finally:
-        ray_executor_v2.RayWorkerHandle.run = run
     found = {"outcome": start.outcome, **start.leftovers()}
     start.clean_up()
     return found
@@ -134,14 +149,21 @@ def bundle_order(model: str) -> dict[str, Any]:
     config.parallel_config.placement_group = group
     remote = next(bundle for bundle in (0, 1) if nodes[bundle] != here)
     os.environ["VLLM_RAY_BUNDLE_INDICES"] = f"{remote},{1 - remote}"
+    handles: list[Any] = []  # of the broadcast queue; a failure takes it from the executor
+
+    def export_handle(queue: Any) -> Any:
+        handles.append(queue.handle)
+        return queue.handle
+
     try:
-        start = Start(config)
+        with instead(MessageQueue, export_handle=export_handle):
+            start = Start(config)
     finally:
         del os.environ["VLLM_RAY_BUNDLE_INDICES"]
     executor = start.executor
     found: dict[str, Any] = {"outcome": start.outcome}
     found["on_this_node"] = [h.rank for h in executor.ray_worker_handles if h.node_id == here]
-    found["by_shared_memory"] = list(executor.rpc_broadcast_mq.handle.local_reader_ranks)
+    found["by_shared_memory"] = list(handles[0].local_reader_ranks)
     if start.outcome == "ready":
         try:
             found["health"] = executor.collective_rpc("check_health", timeout=10)
@@ -149,23 +171,6 @@ def bundle_order(model: str) -> dict[str, Any]:
             found["health"] = type(error).__name__
     start.clean_up()
     return found
-
-
-@contextlib.contextmanager
-def instead(module: Any, **values: Any) -> Iterator[None]:
-    """Give *module* these attributes for a time, whether it has others of the names or not."""
-    missing = object()
-    before = {name: vars(module).get(name, missing) for name in values}
-    for name, value in values.items():
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is missing:
-                delattr(module, name)
-            else:
-                setattr(module, name, value)
 
 
 def init_method(worker: Any) -> str:

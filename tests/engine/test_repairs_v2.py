@@ -196,7 +196,6 @@ def test_a_clean_end_gives_everything_back(answers: Answers) -> None:
     without = of("calls_and_end", "none", answers)
     assert without["groups"]
     assert not without["free"]
-    assert without["segments"]
 
 
 def test_answers_belong_to_their_calls(answers: Answers) -> None:
