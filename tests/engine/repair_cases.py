@@ -113,7 +113,7 @@ class Start:
 
 def answers(actor: Any) -> bool:
     """Say whether *actor* still runs: a busy one does not answer, a dead one fails."""
-    done, _ = ray.wait([actor.__ray_call__.remote(lambda _: None)], timeout=1)
+    done, _ = ray.wait([actor.__ray_call__.remote(lambda _: None)], timeout=5)
     try:
         ray.get(done, timeout=1)
     except Exception:

@@ -10,15 +10,34 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray.util.placement_group import placement_group_table
 from repair_cases import Start, main, make_config
+from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 from vllm.platforms import current_platform
 from vllm.v1.executor import ray_executor_v2
 
 from vllm_ray_compat.schedule import REPAIRED_EXECUTORS, VLLM_EXECUTORS, Backend
+
+
+@contextlib.contextmanager
+def instead(module: Any, **values: Any) -> Iterator[None]:
+    """Give *module* these attributes for a time, whether it has others of the names or not."""
+    missing = object()
+    before = {name: vars(module).get(name, missing) for name in values}
+    for name, value in values.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is missing:
+                delattr(module, name)
+            else:
+                setattr(module, name, value)
 
 
 def dies_while_loading(model: str) -> dict[str, Any]:
@@ -38,11 +57,8 @@ def dies_before_the_barrier(model: str) -> dict[str, Any]:
             ray.kill(handle.actor)
         run(handle)
 
-    ray_executor_v2.RayWorkerHandle.run = dies
-    try:
+    with instead(ray_executor_v2.RayWorkerHandle, run=dies):
         start = Start(make_config(model))
-    finally:
-        ray_executor_v2.RayWorkerHandle.run = run
     found = {"outcome": start.outcome, **start.leftovers()}
     start.clean_up()
     return found
@@ -133,14 +149,21 @@ def bundle_order(model: str) -> dict[str, Any]:
     config.parallel_config.placement_group = group
     remote = next(bundle for bundle in (0, 1) if nodes[bundle] != here)
     os.environ["VLLM_RAY_BUNDLE_INDICES"] = f"{remote},{1 - remote}"
+    handles: list[Any] = []  # of the broadcast queue; a failure takes it from the executor
+
+    def export_handle(queue: Any) -> Any:
+        handles.append(queue.handle)
+        return queue.handle
+
     try:
-        start = Start(config)
+        with instead(MessageQueue, export_handle=export_handle):
+            start = Start(config)
     finally:
         del os.environ["VLLM_RAY_BUNDLE_INDICES"]
     executor = start.executor
     found: dict[str, Any] = {"outcome": start.outcome}
     found["on_this_node"] = [h.rank for h in executor.ray_worker_handles if h.node_id == here]
-    found["by_shared_memory"] = list(executor.rpc_broadcast_mq.handle.local_reader_ranks)
+    found["by_shared_memory"] = list(handles[0].local_reader_ranks)
     if start.outcome == "ready":
         try:
             found["health"] = executor.collective_rpc("check_health", timeout=10)
@@ -148,19 +171,6 @@ def bundle_order(model: str) -> dict[str, Any]:
             found["health"] = type(error).__name__
     start.clean_up()
     return found
-
-
-@contextlib.contextmanager
-def instead(module: Any, **values: Any) -> Iterator[None]:
-    """Give *module*'s attributes other values, those of them that it has."""
-    before = {name: getattr(module, name) for name in values if hasattr(module, name)}
-    for name in before:
-        setattr(module, name, values[name])
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(module, name, value)
 
 
 def init_method(worker: Any) -> str:
@@ -224,28 +234,28 @@ def actor_names(model: str) -> dict[str, Any]:
     return {"outcomes": [start.outcome for start in starts]}
 
 
-def breaks_graphs(_worker: Any) -> bool:
-    """Say whether vLLM's decorator did what the variable asks for when it was imported."""
-    from vllm.model_executor.layers.attention import attention
+BREAKABLE = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 
-    code = attention.unified_attention_with_output.__code__
-    return code.co_qualname.startswith("eager_break_during_capture")
+
+def is_there_at_import(_worker: Any) -> bool:
+    """Say whether the variable is in the environment this process was started with."""
+    first = Path("/proc/self/environ").read_bytes().split(b"\0")
+    return f"{BREAKABLE}=1".encode() in first
 
 
 def worker_import_environment(model: str) -> dict[str, Any]:
     """The variable is set when Ray runs already, as ``VllmConfig`` does it."""
-    name = "VLLM_USE_BREAKABLE_CUDAGRAPH"
-    os.environ[name] = "1"
+    os.environ[BREAKABLE] = "1"
     try:
         start = Start(make_config(model, tensor_parallel_size=1))
         kind = executor_class(Backend.LEGACY)
         legacy = kind.__new__(kind)._update_noset_device_env_vars({})
     finally:
-        del os.environ[name]
+        del os.environ[BREAKABLE]
     found: dict[str, Any] = {"outcome": start.outcome}
-    found["legacy"] = legacy["runtime_env"]["env_vars"].get(name)
+    found["legacy"] = legacy["runtime_env"]["env_vars"].get(BREAKABLE)
     if start.outcome == "ready":
-        found["v2"] = start.executor.collective_rpc(breaks_graphs)
+        found["v2"] = start.executor.collective_rpc(is_there_at_import)
     start.clean_up()
     return found
 

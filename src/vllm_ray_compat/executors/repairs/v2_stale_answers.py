@@ -10,7 +10,9 @@ from vllm_ray_compat.schedule import Backend
 
 
 class _Answer:
-    """The response queue of a rank, as one call sees it."""
+    """The response queue of a rank, as one call sees it. Made in every step, so it is small."""
+
+    __slots__ = ("_answers", "_call", "_queue")
 
     def __init__(self, answers: Any, queue: Any, call: _Call) -> None:
         self._answers = answers
@@ -28,8 +30,11 @@ class _Answer:
 class _Call:
     """What one call sees in the place of the list of all response queues."""
 
+    __slots__ = ("_answers", "_queues", "numbers")
+
     def __init__(self, answers: list[Any], queues: list[Any]) -> None:
-        self._both = list(zip(answers, queues, strict=True))
+        self._answers = answers
+        self._queues = queues
         self.numbers: dict[Any, int] = {}
 
     def is_sent_to(self, ranks: list[Any]) -> None:
@@ -37,10 +42,10 @@ class _Call:
         self.numbers = {answers: answers.expect() for answers in ranks}
 
     def __getitem__(self, rank: int) -> _Answer:
-        return _Answer(*self._both[rank], self)
+        return _Answer(self._answers[rank], self._queues[rank], self)
 
     def __iter__(self) -> Iterator[_Answer]:
-        return (_Answer(*both, self) for both in self._both)
+        return (self[rank] for rank in range(len(self._answers)))
 
 
 class _Counted(Mixin):
