@@ -27,9 +27,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 import vllm
+from looking import answer, devices_held, held_by_others, is_alive, raised, segments, timed
 from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -84,63 +84,6 @@ def doze(worker: Any, seconds: float) -> str:
 
     time.sleep(seconds)
     return "awake"
-
-
-# -- looking -----------------------------------------------------------------------------------
-
-
-def segments() -> set[str]:
-    """What is in /dev/shm but for Compiled Graph's semaphores: Ray frees them at its own end."""
-    return {p.name for p in Path("/dev/shm").iterdir() if not p.name.startswith("sem.")}
-
-
-def held_by_others() -> set[str]:
-    """Segments that processes other than this one use: not left behind, and maybe not ours."""
-    pids = (pid for pid in psutil.pids() if pid != os.getpid())
-    return {path.rpartition("/")[2] for pid in pids for path in mapped_segments(pid)}
-
-
-def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    began = time.monotonic()
-    result = call()
-    return round(time.monotonic() - began, 3), result
-
-
-def raised(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except BaseException as error:  # which one is what is asked
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def answer(call: Callable[[], Any]) -> Any:
-    """Return what *call* returns, or the text of what it raises."""
-    found: list[Any] = []
-    return raised(lambda: found.append(call())) or found[0]
-
-
-def devices_held(expected: float = 0) -> float:
-    """Devices that actors and placement groups hold; waits a moment for them to be *expected*."""
-    held = 0.0
-    for _ in range(50):
-        held = ray.cluster_resources()["GPU"] - ray.available_resources().get("GPU", 0.0)
-        if held == expected:
-            break
-        time.sleep(0.1)
-    return float(held)
-
-
-def is_alive(pid: int) -> bool:
-    """Say whether *pid* still runs after a moment to go away."""
-    for _ in range(30):
-        with contextlib.suppress(OSError):
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            if state not in "ZX":
-                time.sleep(0.1)
-                continue
-        return False
-    return True
 
 
 # -- engines -----------------------------------------------------------------------------------

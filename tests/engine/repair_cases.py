@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from executor_cases import devices_free, groups_left, held_by_others, segments
+from looking import devices_free, groups_left, held_by_others, segments
 from ray.util.placement_group import remove_placement_group
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.executor.abstract import Executor

@@ -1,8 +1,7 @@
 """Run by test_repairs_legacy.py as its own process, with repairs and again without.
 
-``python repair_cases_legacy.py MODEL CASE…`` prints one JSON object a case, like executor_cases.py.
-Cases of that file start a real engine; those of this one a real executor with workers that hold no
-model.
+``python repair_cases_legacy.py MODEL CASE…`` prints one JSON object a case. A case starts a real
+executor with workers that hold no model; engines that do are asked in tests/conformance.
 """
 
 from __future__ import annotations
@@ -10,19 +9,22 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import executor_cases
 import ray
-from executor_cases import Case, devices_free, groups_left, raised, timed
+from looking import devices_free, groups_left, is_alive, raised, timed
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.executor.abstract import Executor
 
 from vllm_ray_compat.executors.repairs.replacing import replaced
 
+#: Seconds after which a death was not noticed; with the repair it takes well below one.
+UNNOTICED_S = 8.0
 #: More than a channel of Ray's has buffers, so that every one of them is used again.
 STEPS = 25
 
@@ -156,6 +158,42 @@ def given_group(model: str) -> dict[str, Any]:
     return found
 
 
+def pid(_wrapper: Any) -> int:
+    return os.getpid()
+
+
+def unused(model: str) -> dict[str, Any]:
+    """An executor that never ran a step is shut down."""
+    executor = start(model)
+    pids = executor.collective_rpc(pid)
+    took, _ = timed(executor.shutdown)
+    alive = [one for one in pids if is_alive(one)]
+    found = {"shutdown_s": took, "alive": alive, "groups": groups_left()}
+    for one in alive:
+        os.kill(one, signal.SIGKILL)
+    return found
+
+
+def killed(model: str) -> dict[str, Any]:
+    """A worker dies while nothing runs."""
+    executor = start(model)
+    called: list[float] = []
+    executor.register_failure_callback(lambda: called.append(time.monotonic()))
+    pids = executor.collective_rpc(pid)
+    os.kill(pids[1], signal.SIGKILL)
+    killed_at = time.monotonic()
+    while not called and time.monotonic() < killed_at + UNNOTICED_S:
+        time.sleep(0.01)
+    return {
+        "callback_s": round(called[0] - killed_at, 3) if called else None,
+        "callbacks": len(called),
+        "health": raised(executor.check_health),
+        "next": raised(lambda: executor.collective_rpc(pid)),
+        "shutdown": raised(executor.shutdown),
+        "groups": groups_left(),
+    }
+
+
 def failed_start(model: str) -> dict[str, Any]:
     """The workers cannot load the model."""
     error: list[BaseException] = []
@@ -184,12 +222,7 @@ def main() -> None:
     for name in names:
         if name != "refusals" and not ray.is_initialized():
             ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=True)
-        if name in globals():
-            took, found = timed(lambda: globals()[name](model))  # noqa: B023 (called at once)
-        else:
-            case = Case(model, "ray")
-            took, found = timed(lambda: getattr(executor_cases, name)(case))  # noqa: B023
-            del case
+        took, found = timed(lambda: globals()[name](model))  # noqa: B023 (called at once)
         print("ANSWER " + json.dumps({"case": name, "total_s": took, **found}), flush=True)
         if ray.is_initialized():
             clear()

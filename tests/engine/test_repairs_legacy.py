@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,9 +25,6 @@ Answers = dict[str, dict[str, Any]]
 if Backend.LEGACY not in VLLM.ships:
     pytest.skip(f"vLLM {VLLM.version} ships no legacy executor to repair", allow_module_level=True)
 
-#: Seconds after which something counts as "never"; see test_executors.py.
-NEVER_S = 20.0
-
 
 def needs(name: str) -> pytest.MarkDecorator:
     """Skip a test where the installed vLLM does not have the defect."""
@@ -39,10 +37,10 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module")
 def base_environment(base_environment: dict[str, str]) -> dict[str, str]:
-    """Workers import this folder's modules, so Ray must be started with it on the path."""
+    """Workers import these folders' modules, so Ray must be started with them on the path."""
     return {
         **base_environment,
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "conformance")]),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         FLAG_NAME: "0",
         "RAY_CGRAPH_get_timeout": "30",  # how long a stalled step takes; else five minutes
@@ -77,8 +75,7 @@ def repaired(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Answers:
     environ = {**base_environment, **ray_environment, "RAYCOMPAT_REPAIRS": "all"}
-    cases = ["refusals", "parts", "given_group", "failed_start"]
-    cases += ["unused", "killed_idle", "killed_busy"]
+    cases = ["refusals", "parts", "given_group", "failed_start", "unused", "killed"]
     return run(tiny, environ, cases, tmp_path_factory.mktemp("repaired") / "log")
 
 
@@ -90,15 +87,14 @@ def shipped(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Answers:
     environ = {**base_environment, **ray_environment, "RAYCOMPAT_REPAIRS": "none"}
-    cases = ["refusals", "parts", "failed_start", "unused", "killed_idle"]
+    cases = ["refusals", "parts", "failed_start", "unused", "killed"]
     return run(tiny, environ, cases, tmp_path_factory.mktemp("shipped") / "log")
 
 
 def assert_nothing_left(found: dict[str, Any]) -> None:
     assert found["groups"] == []
-    assert found["devices_free"] == 2
+    assert found.get("devices_free", 2) == 2
     assert found.get("alive", []) == []
-    assert found.get("segments", []) == []
 
 
 def test_these_are_the_executors_meant(repaired: Answers, shipped: Answers) -> None:
@@ -117,7 +113,7 @@ def test_calls_health_and_steps(repaired: Answers) -> None:
 
 
 @needs("legacy-shutdown")
-@pytest.mark.parametrize("case", ["parts", "failed_start", "unused", "killed_idle", "killed_busy"])
+@pytest.mark.parametrize("case", ["parts", "failed_start", "unused", "killed"])
 def test_every_end_leaves_nothing(repaired: Answers, case: str) -> None:
     assert_nothing_left(repaired[case])
 
@@ -149,19 +145,19 @@ def test_a_group_that_was_given_stays(repaired: Answers) -> None:
 
 
 @needs("legacy-monitor")
-@pytest.mark.parametrize("case", ["killed_idle", "killed_busy"])
-def test_a_dead_worker_is_noticed(repaired: Answers, case: str) -> None:
-    found = repaired[case]
+def test_a_dead_worker_is_noticed(repaired: Answers) -> None:
+    found = repaired["killed"]
     assert found["callback_s"] is not None
-    assert found["callback_s"] < NEVER_S
-    assert found.get("callbacks", 1) == 1
-    assert found.get("error_s", 0) < NEVER_S
-    assert found.get("error", found.get("next")), "the caller gets an error, not an answer"
+    assert found["callbacks"] == 1
+    assert "rank 1 died" in found["health"]
+    assert "rank 1 died" in found["next"]
+    assert found["shutdown"] == ""
 
 
 @needs("legacy-monitor")
 def test_without_it_is_never_noticed(shipped: Answers) -> None:
-    assert shipped["killed_idle"]["callback_s"] is None
+    assert shipped["killed"]["callback_s"] is None
+    assert shipped["killed"]["health"] == "", "upstream now asks its workers"
 
 
 REFUSALS = {

@@ -90,7 +90,7 @@ def base_environment(base_environment: dict[str, str]) -> dict[str, str]:
     """Workers import this folder's module, so Ray must be started with it on the path."""
     return {
         **base_environment,
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "conformance")]),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         FLAG_NAME: "1",
     }

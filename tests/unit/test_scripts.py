@@ -37,7 +37,7 @@ class Tree:
             shutil.copytree(ROOT / name, self.root / name)
         shutil.copy(ROOT / "pyproject.toml", self.root)
         (self.root / "tests" / "engine").mkdir(parents=True)
-        (self.root / "tests" / "engine" / "test_executors.py").touch()
+        (self.root / "tests" / "engine" / "test_repairs_legacy.py").touch()
         self.environ = {
             "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
             "HOME": str(folder),
@@ -127,7 +127,7 @@ def test_all_parts_of_a_release_run(tree: Tree) -> None:
     assert "--reference legacy --candidate v2" in parity
     assert [line.split()[3] for line in tests] == [
         "tests/conformance",
-        "tests/engine/test_executors.py",
+        "tests/engine/test_repairs_legacy.py",
         "tests/engine/test_repairs_v2.py",
     ]
     assert done.stdout.count("PASS") == 4
@@ -140,7 +140,7 @@ def test_all_parts_of_a_release_run(tree: Tree) -> None:
     assert [line.split()[0] for line in tree.did()].count("uv") == 2
 
 
-@pytest.mark.parametrize("fails", ["parity", "test_executors.py"])
+@pytest.mark.parametrize("fails", ["parity", "test_repairs_legacy.py"])
 def test_a_failure_is_not_masked_and_ends_nothing(tree: Tree, fails: str) -> None:
     tree.make_environment("0.33.0", "vllm-0.32.0-cpu.txt", "test.txt")
     done = tree.run("scripts/test_release.sh", "0.33.0", FAKE_FAILS=fails, FAKE_CODE="5")
