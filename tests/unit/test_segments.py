@@ -85,3 +85,12 @@ def test_other_processes_and_rays_own_segments_are_left_alone(name: str) -> None
     segments.free(wait_s=0.1)
     assert (SHM / name).exists()
     assert (SHM / plasma).exists()
+
+
+def test_a_killed_worker_that_is_not_gone_yet_does_not_count(name: str) -> None:
+    """It takes seconds on a busy machine, and nobody should wait for it."""
+    worker, segments = Worker(name), Segments()
+    segments.note([worker.pid])
+    segments.free(wait_s=0)
+    assert not (SHM / name).exists()
+    worker.kill()

@@ -26,6 +26,7 @@ class Segments:
     def __init__(self) -> None:
         self._noted: set[str] = set()
         self._spared: set[str] = set()
+        self._workers: set[int] = set()
 
     def spare(self, queue: Any) -> None:
         """Leave alone what *queue*, a message queue of vLLM made by this process, frees itself."""
@@ -37,17 +38,19 @@ class Segments:
         """Remember what the Ray workers *pids* have mapped now; other processes are left alone."""
         for pid in pids:
             if _is_ray_worker(pid):
+                self._workers.add(pid)
                 self._noted |= {path for path in mapped_segments(pid) if _is_a_workers(path)}
 
     def free(self, wait_s: float) -> None:
-        """Remove the noted segments that no other process uses.
+        """Remove the noted segments that nobody uses but the workers they were noted of.
 
-        Waits up to *wait_s* seconds for workers that are still going away.
+        Those were killed, and may take seconds to be gone on a busy machine. Others (what a
+        worker has started) are waited for, up to *wait_s* seconds.
         """
         end = time.monotonic() + wait_s
         noted = self._noted - self._spared
         while left := {path for path in noted if Path(path).exists()}:
-            used = left & _mapped_by_others()
+            used = left & _mapped_by_others(self._workers)
             for path in left - used:
                 with contextlib.suppress(OSError):  # somebody else was faster
                     Path(path).unlink()
@@ -70,9 +73,9 @@ def _is_a_workers(path: str) -> bool:
     return name.startswith("psm_") or "-cpushm_" in name
 
 
-def _mapped_by_others() -> set[str]:
+def _mapped_by_others(workers: set[int]) -> set[str]:
     found: set[str] = set()
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
+        if entry.name.isdigit() and int(entry.name) not in {os.getpid(), *workers}:
             found |= mapped_segments(int(entry.name))
     return found
