@@ -24,9 +24,11 @@ import psutil
 from vllm_ray_compat.errors import UnusableEnvironmentError
 from vllm_ray_compat.parity.interrupt import StopRequest
 from vllm_ray_compat.parity.ownership import descendants, kill_all, session_members, spawn
+from vllm_ray_compat.shared_memory import FOLDER
 
 _NODE_IP = re.compile(r"Local node IP: (\S+)")
 _STARTED = "Ray runtime started"
+_SEMAPHORE = re.compile(r"sem\.(?:hdr|obj)(\d+)-")
 #: Megabytes are enough: only vLLM's configuration and results travel through the object store.
 _OBJECT_STORE_BYTES = 256 * 1024 * 1024
 
@@ -161,9 +163,22 @@ class RayCluster:
                 process.kill()
                 process.wait()
             kill_all([p for p in members if p.is_running()], grace_s=1.0)
+            remove_semaphores({p.pid for p in members})
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+
+def remove_semaphores(pids: set[int]) -> None:
+    """Remove the semaphores of Compiled Graph's channels that processes *pids* have made.
+
+    The raylet makes them, and leaves those of a channel whose actor was killed. Their names begin
+    with the process that made them.
+    """
+    for path in FOLDER.glob("sem.*"):
+        owner = _SEMAPHORE.match(path.name)
+        if owner is not None and int(owner.group(1)) in pids:
+            path.unlink(missing_ok=True)
 
 
 def members(cluster: RayCluster | None) -> list[psutil.Process]:
