@@ -55,6 +55,9 @@ def dies_before_the_barrier(model: str) -> dict[str, Any]:
     def dies(handle: Any) -> None:
         if handle.rank == 1:
             ray.kill(handle.actor)
+            with contextlib.suppress(ray.exceptions.RayActorError):
+                while True:  # until it is dead: it must not get as far as the barrier
+                    ray.get(handle.actor.__ray_ready__.remote())
         run(handle)
 
     with instead(ray_executor_v2.RayWorkerHandle, run=dies):
