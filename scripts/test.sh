@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run the tests; sets everything up on the first call. Arguments go to pytest:
 #
-#   bash scripts/test.sh                  all: first unit (seconds), then engine (minutes)
+#   bash scripts/test.sh                  all: first unit (a minute or two), then engine (half an hour)
+#   CONFORMANCE=full bash scripts/test.sh     the same with every executor on every topology
 #   bash scripts/test.sh -m unit          one part
 #   bash scripts/test.sh -k selector      what pytest takes
 set -euo pipefail
@@ -11,4 +12,4 @@ cd "$root"
 [ "$#" -eq 0 ] || exec pytest "$@"
 # Two workers for what needs no engine; engines have the machine to themselves.
 pytest -m "not engine" -n 2 --quiet
-pytest -m engine
+CONFORMANCE=${CONFORMANCE:-quick} pytest -m engine

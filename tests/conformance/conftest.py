@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.executors import Executor, installed
+from tests.conformance.executors import TOPOLOGIES, Executor, installed
 from tests.conformance.known_differences import known_difference
 from tests.engine_fixtures import nothing_left_behind, ray_environment, tiny
 from vllm_ray_compat.parity import environment
@@ -47,6 +47,8 @@ class Found:
         self._output = output
 
     def __getitem__(self, case: str) -> dict[str, Any]:
+        if case in TOPOLOGIES and case not in self.executor.topologies:
+            pytest.skip(f"{self.executor} is not asked on {case} in this run")
         if case not in self._answers:
             pytest.fail(f"{self.executor}: the case {case} did not end.\n{self._output[-6000:]}")
         return self._answers[case]

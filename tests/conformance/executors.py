@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from packaging.version import Version
@@ -11,6 +12,10 @@ from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR
 from vllm_ray_compat.schedule import COMPAT_EXECUTORS, VLLM_EXECUTORS, Backend
 from vllm_ray_compat.vllm_api import VllmNotFoundError, find_vllm
+
+#: Set to ``quick``, each executor is asked on some topologies only: for every commit there are
+#: minutes, and four workers take the longest to start. A release is asked all.
+IS_QUICK = os.environ.get("CONFORMANCE") == "quick"
 
 #: Tensor and pipeline parallel size of each.
 TOPOLOGIES = {"tp2": (2, 1), "pp2": (1, 2), "tp2pp2": (2, 2), "tp1": (1, 1)}
@@ -46,19 +51,24 @@ def installed() -> list[Executor]:
         ships = find_vllm().ships
     except VllmNotFoundError:
         return []
-    found = [Executor(MP, MP_EXECUTOR, MP)]
+    found = [Executor(MP, MP_EXECUTOR, MP, topologies=_topologies("tp2", "pp2"))]
     for backend, flag in ((Backend.V2, "1"), (Backend.LEGACY, "0")):
         path = (VLLM_EXECUTORS if backend in ships else COMPAT_EXECUTORS)[backend]
         environ = {FLAG_NAME: flag}
         if backend is Backend.LEGACY and backend not in ships:
             environ["RAYCOMPAT_RESTORE_LEGACY"] = "1"
-        found.append(Executor(backend.value, path, "ray", environ))
+        some = _topologies("tp2", "pp2", *(("tp1",) if backend is Backend.V2 else ()))
+        found.append(Executor(backend.value, path, "ray", environ, some))
     if len(ships) == 2 and _can_run_our_legacy():
         # Not the one that "ray" selects here, and four workers take the longest to start.
-        some = tuple(name for name in TOPOLOGIES if name != "tp2pp2")
+        some = _topologies("tp2", "pp2", *(() if IS_QUICK else ("tp1",)), always=True)
         ours = COMPAT_EXECUTORS[Backend.LEGACY]
         found.append(Executor(Backend.LEGACY.value, ours, ours, {FLAG_NAME: "0"}, some))
     return found
+
+
+def _topologies(*some: str, always: bool = False) -> tuple[str, ...]:
+    return some if IS_QUICK or always else tuple(TOPOLOGIES)
 
 
 def _can_run_our_legacy() -> bool:
