@@ -51,7 +51,7 @@ def installed() -> list[Executor]:
         ships = find_vllm().ships
     except VllmNotFoundError:
         return []
-    found = [Executor(MP, MP_EXECUTOR, MP, topologies=_topologies("tp2", "pp2"))]
+    found = [Executor(MP, MP_EXECUTOR, MP, topologies=_topologies("tp2"))]
     for backend, flag in ((Backend.V2, "1"), (Backend.LEGACY, "0")):
         path = (VLLM_EXECUTORS if backend in ships else COMPAT_EXECUTORS)[backend]
         environ = {FLAG_NAME: flag}
@@ -61,14 +61,14 @@ def installed() -> list[Executor]:
         found.append(Executor(backend.value, path, "ray", environ, some))
     if len(ships) == 2 and _can_run_our_legacy():
         # Not the one that "ray" selects here, and four workers take the longest to start.
-        some = _topologies("tp2", "pp2", *(() if IS_QUICK else ("tp1",)), always=True)
+        some = ("tp2",) if IS_QUICK else ("tp2", "pp2", "tp1")
         ours = COMPAT_EXECUTORS[Backend.LEGACY]
         found.append(Executor(Backend.LEGACY.value, ours, ours, {FLAG_NAME: "0"}, some))
     return found
 
 
-def _topologies(*some: str, always: bool = False) -> tuple[str, ...]:
-    return some if IS_QUICK or always else tuple(TOPOLOGIES)
+def _topologies(*some: str) -> tuple[str, ...]:
+    return some if IS_QUICK else tuple(TOPOLOGIES)
 
 
 def _can_run_our_legacy() -> bool:
