@@ -109,6 +109,14 @@ class Start:
         if group is not None:
             remove_placement_group(group)
         devices_free()
+        # What workers that were killed have left: without repairs nobody frees it.
+        end = time.monotonic() + 5
+        while left := {name for name in segments() - self.before if name.startswith("psm_")}:
+            for name in left - held_by_others():
+                Path("/dev/shm", name).unlink(missing_ok=True)
+            if time.monotonic() > end:
+                break
+            time.sleep(0.2)
 
 
 def answers(actor: Any) -> bool:
