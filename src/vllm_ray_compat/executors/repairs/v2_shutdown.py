@@ -54,9 +54,11 @@ class _Ended(Mixin):
             cause,
         )
         callback, self.failure_callback = self.failure_callback, None
-        self.shutdown()
-        if callback is not None:
-            callback()
+        try:
+            self.shutdown()
+        finally:  # the engine has to hear of it, whatever the end met
+            if callback is not None:
+                callback()
 
     def _join_monitor_thread(self) -> None:
         if self._raycompat_monitor is not None:
