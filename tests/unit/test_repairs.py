@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 from packaging.version import Version
 
+from vllm_ray_compat.cli.status import render
 from vllm_ray_compat.executors import repairs
 from vllm_ray_compat.executors.repairs.repair import (
     Mixin,
@@ -158,6 +159,17 @@ def test_none_is_vllms_own_class_and_says_so() -> None:
     assert decision.repairs == ()
     assert decision.loaded == decision.executor == VLLM_EXECUTORS[Backend.V2]
     assert any("v2-oversized-group" in note for note in decision.notes)
+
+
+def test_status_says_what_is_loaded_repaired_and_refused() -> None:
+    lines = render(select("0.32.0", flag=OFF, settings=Settings()), present=True).splitlines()
+    assert f"loaded:      {REPAIRED_EXECUTORS[Backend.LEGACY]}, a subclass of it" in lines
+    assert any(line.startswith("repaired:    legacy-shutdown (vLLM 0.15.0 to") for line in lines)
+    assert any(line.startswith("refuses:     legacy-kv-connector (vLLM") for line in lines)
+    none = Settings(repairs=frozenset())
+    text = render(select("0.32.0", flag=OFF, settings=none), present=True)
+    assert "loaded:" not in text
+    assert "repaired:" not in text
 
 
 def test_what_this_package_provides_is_not_repaired() -> None:

@@ -87,6 +87,7 @@ def render(decision: Decision, present: bool) -> str:
         ("flag", decision.flag),
         ("backend", decision.backend.value),
         ("executor", f"{decision.executor} (provider {decision.provider})"),
+        *([("loaded", f"{decision.loaded}, a subclass of it")] if decision.repairs else []),
         *(
             (
                 "refuses" if r.refuses else "repaired",
