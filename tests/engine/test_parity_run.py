@@ -129,7 +129,11 @@ def test_settings_reach_the_workers_of_both_executors(
         engine = cap.read_capture(folder / f"tp2-{role}-{backend}.jsonl").engine
         assert engine is not None
         for worker in engine.workers:
-            assert worker.settings == {"RAYCOMPAT_CPU": "1", FLAG_NAME: flag}
+            settings = dict(worker.settings)
+            # Where workers are repaired, too, each is told what its driver repairs.
+            names = ",".join(engine.repairs or ())
+            assert settings.pop("RAYCOMPAT_REPAIRS", names) == names
+            assert settings == {"RAYCOMPAT_CPU": "1", FLAG_NAME: flag}
             assert worker.devices == {"GPU": [str(worker.rank)]}
             assert worker.worker_class == "vllm_ray_compat.platforms.cpu_worker:RayCpuWorker"
 
