@@ -55,7 +55,7 @@ REPAIR = Repair(
     reports=(),
     symptom=(
         "With VLLM_RAY_BUNDLE_INDICES whose first ranks are not on the driver's node, ranks on "
-        "other nodes look for its shared memory: the start hangs or fails."
+        "other nodes look for its shared memory: the start hangs or fails, or calls time out."
     ),
     effect="Each rank reads from shared memory or TCP by the node it is on.",
     executor=_InOrder,
