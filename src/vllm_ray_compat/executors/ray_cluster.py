@@ -46,7 +46,7 @@ class Group:
         """
         if not self.is_ours:
             return
-        if self.parallel_config.placement_group is self.handle:
+        if getattr(self.parallel_config.placement_group, "id", None) == self.handle.id:
             self.parallel_config.placement_group = None
         if ray.is_initialized():
             ray.util.remove_placement_group(self.handle)

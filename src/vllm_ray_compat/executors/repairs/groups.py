@@ -32,13 +32,10 @@ def noted() -> Iterator[list[Any]]:
 
 def give_back(made: Iterable[Any], parallel_config: Any) -> None:
     """Remove the groups *made*, and have *parallel_config* forget them. Never raises."""
-    import ray
+    from vllm_ray_compat.executors.ray_cluster import Group
 
     for group in made:
-        if getattr(parallel_config.placement_group, "id", None) == group.id:
-            parallel_config.placement_group = None
         try:
-            if ray.is_initialized():
-                ray.util.remove_placement_group(group)
+            Group(group, True, parallel_config).remove()
         except Exception as error:  # Ray is going away, and takes the group with it
             _logger.debug("A placement group could not be removed: %s", error)

@@ -8,51 +8,36 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from vllm_ray_compat.executors.repairs import groups, workers
 from vllm_ray_compat.executors.repairs.repair import Mixin, Repair
-from vllm_ray_compat.executors.repairs.replacing import original, replaced
+from vllm_ray_compat.executors.repairs.replacing import StandIn, original, replaced
 from vllm_ray_compat.names import LOGGER_NAME
 from vllm_ray_compat.schedule import Backend
 
 _logger = logging.getLogger(LOGGER_NAME)
 
 
-class _Recording:
-    """Ray, as far as vLLM's module uses it, that tells of every actor that is made."""
+def _telling(ray: Any, made: Callable[[Any], None]) -> StandIn:
+    """Return Ray, as far as vLLM's module uses it, that tells *made* of every actor."""
 
-    def __init__(self, ray: Any, made: Callable[[Any], None]) -> None:
-        self._ray = ray
-        self._made = made
+    def remote(**options: Any) -> Callable[[type], StandIn]:
+        def of(worker: type) -> StandIn:
+            actor_class = ray.remote(**options)(worker)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ray, name)
+            def create(*args: Any, **kwargs: Any) -> Any:
+                actor = actor_class.remote(*args, **kwargs)
+                made(actor)
+                return actor
 
-    def remote(self, **options: Any) -> Callable[[type], Any]:
-        return lambda worker: _Creating(self._ray.remote(**options)(worker), self._made)
+            return StandIn(actor_class, remote=create)
 
+        return of
 
-class _Creating:
-    """An actor class, told of by :class:`_Recording`."""
-
-    def __init__(self, actor_class: Any, made: Callable[[Any], None]) -> None:
-        self._actor_class = actor_class
-        self._made = made
-
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
-        actor = self._actor_class.remote(*args, **kwargs)
-        self._made(actor)
-        return actor
-
-
-def _where(_actor: Any) -> tuple[str, int]:
-    """Run in an actor: its node and process."""
-    import ray
-
-    return ray.get_runtime_context().get_node_id(), os.getpid()
+    return StandIn(ray, remote=remote)
 
 
 class _Ended(Mixin):
@@ -77,26 +62,23 @@ class _Ended(Mixin):
     @contextlib.contextmanager
     def _recorded(self) -> Iterator[None]:
         """Note the actors as they are made, and the placement group if vLLM makes one."""
-        from vllm.v1.executor import ray_executor, ray_utils
+        from vllm.v1.executor import ray_executor
 
         from vllm_ray_compat.executors.ray_cluster import Group
 
-        wait = original(ray_utils, "_wait_until_pg_ready")
-
-        def created(group: Any) -> None:  # only one that vLLM has just made is waited for
-            self._held.group = Group(group, True, self.parallel_config)
-            wait(group)
+        where = workers.asking_where()
 
         def made(actor: Any) -> None:
             self._held.actors.append(actor)
-            self._whereabouts.append(actor.__ray_call__.remote(_where))
+            self._whereabouts.append(actor.__ray_call__.remote(where))
 
-        ray = _Recording(original(ray_executor, "ray"), made)
-        with (
-            replaced(ray_utils, _wait_until_pg_ready=created),
-            replaced(ray_executor, ray=ray),
-        ):
-            yield
+        ray = _telling(original(ray_executor, "ray"), made)
+        with groups.noted() as groups_made, replaced(ray_executor, ray=ray):
+            try:
+                yield
+            finally:  # a start that fails has to give it back, too
+                if groups_made:
+                    self._held.group = Group(groups_made[0], True, self.parallel_config)
 
     def _note_segments(self, held: Any) -> None:
         """Note which shared memory the workers on this node use; asks no worker that is stuck."""
@@ -108,9 +90,7 @@ class _Ended(Mixin):
             answers, _ = ray.wait(asked, num_returns=len(asked), timeout=0)
         for answer in answers:
             with contextlib.suppress(Exception):  # of a worker that is dead already
-                node, pid = ray.get(answer, timeout=1)
-                if node == ray.get_runtime_context().get_node_id():
-                    held.local_pids.append(pid)
+                held.local_pids += workers.on_this_node([ray.get(answer, timeout=1)])
         held.segments.note(held.local_pids)
 
     def shutdown(self) -> None:
