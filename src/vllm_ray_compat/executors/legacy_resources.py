@@ -22,9 +22,6 @@ _logger = logging.getLogger(LOGGER_NAME)
 #: Seconds the graph gets to stop before the actors are killed all the same.
 _TEARDOWN_S = 0.8
 
-#: Seconds killed workers get to be gone, before their shared memory is removed.
-_GONE_S = 0.5
-
 
 class Resources:
     """What an executor holds outside its process; released once."""
@@ -69,8 +66,8 @@ class Resources:
             self.monitor.stop()  # this late, because its current wait is over now, or nearly
 
     def free_segments(self) -> None:
-        """Remove what killed workers left, once they are gone."""
-        self.segments.free(_GONE_S)
+        """Remove what killed workers left."""
+        self.segments.free()
 
     @staticmethod
     def _tear_down(graph: Any) -> None:

@@ -42,9 +42,6 @@ _logger = logging.getLogger(LOGGER_NAME)
 #: Seconds workers get to end by themselves before Ray ends them.
 _STOP_GRACE_S = 0.8
 
-#: Seconds killed workers get to be gone, before their shared memory is removed.
-_GONE_S = 0.5
-
 
 class _Resources:
     """What an executor holds outside its process, released once, by whoever comes first.
@@ -90,8 +87,8 @@ class _Resources:
             self.monitor.stop()  # this late, because its current wait is over now, or nearly
 
     def free_segments(self) -> None:
-        """Remove what killed workers left, once they are gone."""
-        self.segments.free(_GONE_S)
+        """Remove what killed workers left."""
+        self.segments.free()
 
     def _ask_to_stop(self) -> None:
         """Have the workers leave their loops, so that connectors and profilers are flushed."""

@@ -17,6 +17,8 @@ from typing import Any
 
 from vllm_ray_compat.shared_memory import FOLDER, mapped_segments
 
+#: Seconds that what a worker has started gets to let go of its memory.
+_OTHERS_S = 0.5
 _PAUSE_S = 0.03
 
 
@@ -41,7 +43,7 @@ class Segments:
                 self._workers.add(pid)
                 self._noted |= {path for path in mapped_segments(pid) if _is_a_workers(path)}
 
-    def free(self, wait_s: float) -> None:
+    def free(self, wait_s: float = _OTHERS_S) -> None:
         """Remove the noted segments that nobody uses but the workers they were noted of.
 
         Those were killed, and may take seconds to be gone on a busy machine. Others (what a

@@ -12,9 +12,6 @@ from vllm_ray_compat.schedule import Backend
 
 _logger = logging.getLogger(LOGGER_NAME)
 
-#: Seconds killed workers get to be gone, before their shared memory is removed.
-_GONE_S = 0.5
-
 
 class _Ended(Mixin):
     """What the start made is given back, and nobody waits for a watch that looks up seldom."""
@@ -72,7 +69,7 @@ class _Ended(Mixin):
         super().shutdown()
         made, self._raycompat_groups = self._raycompat_groups, []
         groups.give_back(made, self.parallel_config)
-        self._raycompat_segments.free(_GONE_S)
+        self._raycompat_segments.free()
         if (finalizer := getattr(self, "_finalizer", None)) is not None:
             # It holds the executor until the process ends, and has nothing left to do.
             finalizer.detach()

@@ -16,8 +16,8 @@ from vllm_ray_compat.schedule import Backend
 
 _logger = logging.getLogger(LOGGER_NAME)
 
-#: Seconds killed workers get to be gone, before their shared memory is removed.
-_GONE_S = 2.0
+#: Seconds that what a worker has started gets to let go of its shared memory.
+_OTHERS_S = 2.0
 
 
 class _Start:
@@ -68,7 +68,7 @@ class _Start:
             _logger.exception("The failed start could not be cleaned up; its cause follows")
         # Frames of the failed start hold the broadcast queue, which frees its own memory.
         traceback.clear_frames(error.__traceback__)
-        self._segments.free(_GONE_S)
+        self._segments.free(_OTHERS_S)
 
     def _collect(self, refs: dict[int, Any]) -> dict[int, Any]:
         return self._startup.collect(refs, "The start", self._deadline)
