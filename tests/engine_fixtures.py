@@ -6,10 +6,12 @@ The ``conftest.py`` of such a folder imports the fixtures it uses.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -37,6 +39,15 @@ def ours() -> list[psutil.Process]:
             if any(word in line for word in words):
                 found.append(process)
     return found
+
+
+def read_answers(output: str) -> list[dict[str, Any]]:
+    """Return what a script of cases has printed: one JSON object a case, each on its own line."""
+    return [
+        json.loads(line.partition("ANSWER ")[2])
+        for line in output.splitlines()
+        if "ANSWER " in line
+    ]
 
 
 def segments() -> set[str]:

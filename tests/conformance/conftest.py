@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import pytest
 
 from tests.conformance.executors import TOPOLOGIES, Executor, installed
 from tests.conformance.known_differences import known_difference
-from tests.engine_fixtures import nothing_left_behind, ray_environment, tiny
+from tests.engine_fixtures import nothing_left_behind, ray_environment, read_answers, tiny
 from vllm_ray_compat.parity import environment
 from vllm_ray_compat.parity.ownership import Segments, kill_all, session_members, spawn
 from vllm_ray_compat.vllm_api import find_vllm
@@ -119,12 +118,7 @@ def _answers(
         process.wait()
     output = log.read_text(encoding="utf-8", errors="replace")
     print(output[-20000:])
-    found = [
-        json.loads(line.partition("ANSWER ")[2])
-        for line in output.splitlines()
-        if "ANSWER " in line
-    ]
-    return {one["case"]: one for one in found}, output
+    return {one["case"]: one for one in read_answers(output)}, output
 
 
 def _found(request: pytest.FixtureRequest, run: Callable[[Executor], Found]) -> Found:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.version import Version
 
+from tests.engine_fixtures import read_answers
 from vllm_ray_compat.executors import repairs
 from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.schedule import REPAIRED_EXECUTORS, VLLM_EXECUTORS, Backend
@@ -47,48 +48,46 @@ def base_environment(base_environment: dict[str, str]) -> dict[str, str]:
     }
 
 
-def run(model: Path, environ: dict[str, str], cases: list[str], log: Path) -> Answers:
-    """Return what every case found, from one process."""
-    with log.open("wb") as file, contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run(
-            [sys.executable, str(HERE / "repair_cases_legacy.py"), str(model), *cases],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            timeout=590,
-        )
-    text = log.read_text(encoding="utf-8", errors="replace")
-    found = [
-        json.loads(line.partition("ANSWER ")[2]) for line in text.splitlines() if "ANSWER " in line
-    ]
-    print(text[-20000:])
-    assert [one["case"] for one in found] == cases, text[-4000:]
-    return {one["case"]: one for one in found}
+Run = Callable[[str, list[str]], Answers]
 
 
 @pytest.fixture(scope="module")
-def repaired(
+def run(
     tiny: Path,
     base_environment: dict[str, str],
     ray_environment: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Answers:
-    environ = {**base_environment, **ray_environment, "RAYCOMPAT_REPAIRS": "all"}
-    cases = ["refusals", "parts", "given_group", "failed_start", "unused", "killed"]
-    return run(tiny, environ, cases, tmp_path_factory.mktemp("repaired") / "log")
+) -> Run:
+    """Return a function that returns what every case found, from one process."""
+
+    def go(in_force: str, cases: list[str]) -> Answers:
+        log = tmp_path_factory.mktemp(f"repairs-{in_force}") / "log"
+        with log.open("wb") as file, contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [sys.executable, str(HERE / "repair_cases_legacy.py"), str(tiny), *cases],
+                env={**base_environment, **ray_environment, "RAYCOMPAT_REPAIRS": in_force},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=590,
+            )
+        text = log.read_text(encoding="utf-8", errors="replace")
+        found = read_answers(text)
+        print(text[-20000:])
+        assert [one["case"] for one in found] == cases, text[-4000:]
+        return {one["case"]: one for one in found}
+
+    return go
 
 
 @pytest.fixture(scope="module")
-def shipped(
-    tiny: Path,
-    base_environment: dict[str, str],
-    ray_environment: dict[str, str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Answers:
-    environ = {**base_environment, **ray_environment, "RAYCOMPAT_REPAIRS": "none"}
-    cases = ["refusals", "parts", "failed_start", "unused", "killed"]
-    return run(tiny, environ, cases, tmp_path_factory.mktemp("shipped") / "log")
+def repaired(run: Run) -> Answers:
+    return run("all", ["refusals", "parts", "given_group", "failed_start", "unused", "killed"])
+
+
+@pytest.fixture(scope="module")
+def shipped(run: Run) -> Answers:
+    return run("none", ["refusals", "parts", "failed_start", "unused", "killed"])
 
 
 def assert_nothing_left(found: dict[str, Any]) -> None:

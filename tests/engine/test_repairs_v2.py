@@ -8,7 +8,6 @@ in the environment runs that case alone (a comma between several).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import psutil
 import pytest
 from packaging.version import Version
 
+from tests.engine_fixtures import read_answers
 from vllm_ray_compat.executors.repairs import BY_NAME
 from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.parity import environment
@@ -152,10 +152,7 @@ def answers(
             )
         text = log.read_text(errors="replace")
         print(f"==== {repairs}\n{text[-20000:]}")
-        for line in text.splitlines():
-            if "ANSWER " in line:
-                one = json.loads(line.partition("ANSWER ")[2])
-                found[one["case"], repairs] = one
+        found |= {(one["case"], repairs): one for one in read_answers(text)}
         assert [case for case, which in found if which == repairs] == cases, text[-4000:]
     return found
 
