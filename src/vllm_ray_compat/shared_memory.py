@@ -1,7 +1,10 @@
-"""Which files in /dev/shm a process has mapped. Imports nothing beyond the standard library."""
+"""Which files in /dev/shm a process has mapped, and their removal. Standard library alone."""
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")
@@ -26,3 +29,29 @@ def mapped_segments(pid: int) -> set[str]:
     except OSError:
         return set()
     return found
+
+
+def unlink_unused(
+    paths: Iterable[str], mapped: Callable[[], set[str]], wait_s: float, pause_s: float
+) -> set[str]:
+    """Remove those of *paths* that nobody uses, waiting for the others.
+
+    Args:
+        paths: files; whoever calls says that they are his to remove.
+        mapped: returns what is in use now; called anew at every look.
+        wait_s: seconds that users get to let go.
+        pause_s: seconds between two looks.
+
+    Returns:
+        The files that are still there: in use, or not to be removed by this user.
+    """
+    deadline = time.monotonic() + wait_s
+    while left := {path for path in paths if Path(path).exists()}:
+        used = left & mapped()
+        for path in left - used:
+            with contextlib.suppress(OSError):  # somebody else was faster, or owns it
+                Path(path).unlink()
+        if not used or time.monotonic() > deadline:
+            break
+        time.sleep(pause_s)
+    return {path for path in paths if Path(path).exists()}

@@ -26,6 +26,16 @@ class Watched(Protocol):
         """Called once, in the monitor's thread."""
 
 
+class Monitor(Protocol):
+    """What is left to do with a monitor once it watches."""
+
+    def silence(self) -> None:
+        """Report nothing from now on."""
+
+    def stop(self) -> None:
+        """Stop watching, and wait until it has. Idempotent."""
+
+
 class WorkerMonitor:
     """A thread that waits for the end of tasks that only end when their worker dies."""
 

@@ -7,7 +7,6 @@ are watched, shutdown always ends them, and what it cannot do right is refused b
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections import Counter
@@ -26,14 +25,12 @@ from vllm.v1.executor.abstract import Executor
 from vllm_ray_compat.errors import RaycompatError
 from vllm_ray_compat.executors import legacy_graph, legacy_limits, ray_cluster, startup
 from vllm_ray_compat.executors.actors import actor_options, device_key
-from vllm_ray_compat.executors.legacy_resources import Resources
+from vllm_ray_compat.executors.failure import Failure
+from vllm_ray_compat.executors.legacy_resources import GraphResources
 from vllm_ray_compat.executors.legacy_worker import LegacyWorker, WorkerDescription
 from vllm_ray_compat.executors.monitor import PingMonitor
 from vllm_ray_compat.executors.placement import RankPlacement
 from vllm_ray_compat.executors.worker_env import WORKER_SPECIFIC
-from vllm_ray_compat.names import LOGGER_NAME
-
-_logger = logging.getLogger(LOGGER_NAME)
 
 #: Set by vLLM's configuration after Ray has started, and read when the model is imported.
 _BEFORE_IMPORT = ("VLLM_USE_BREAKABLE_CUDAGRAPH",)
@@ -43,17 +40,14 @@ class LegacyRefusedError(RaycompatError):
     """The configuration is one that this executor would serve wrongly."""
 
 
-class RayLegacyExecutor(Executor):  # type: ignore[misc]
+class RayLegacyExecutor(Failure, Executor):  # type: ignore[misc]
     """Workers as Ray actors, steps as executions of a Ray Compiled Graph."""
 
     uses_ray: bool = True
     supports_pp: bool = True
 
     def _init_executor(self) -> None:
-        self.is_failed = False
-        self.failure: str | None = None
-        self.failure_callback: Callable[[], None] | None = None
-        self._resources = resources = Resources()
+        self._resources = resources = GraphResources()
         self._finalizer = weakref.finalize(self, resources.release)
         self._waiting: Any = None
         config = self.vllm_config
@@ -71,7 +65,7 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
             resources.free_segments()
             raise
 
-    def _start(self, resources: Resources, deadline: startup.Deadline) -> None:
+    def _start(self, resources: GraphResources, deadline: startup.Deadline) -> None:
         config = self.parallel_config
         key = device_key()
         ray_cluster.connect(config)
@@ -182,7 +176,7 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
         return self._run_graph(scheduler_output, grammar_output, non_block)
 
     def _run_graph(self, scheduler_output: Any, grammar_output: Any, non_block: bool) -> Any:
-        self._check_alive()
+        self.check_alive()
         resources = self._resources
         if resources.graph is None:
             resources.graph = legacy_graph.compile_graph(self._stages, self._transport)
@@ -221,7 +215,7 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
             TimeoutError: not every worker answered in time.
             Exception: what a worker raised, with its own type.
         """
-        self._check_alive()
+        self.check_alive()
         sent = method if isinstance(method, str) else cloudpickle.dumps(method)
         refs = [w.execute_method.remote(sent, *args, **(kwargs or {})) for w in self.workers]
         future = legacy_graph.RayFuture(
@@ -239,33 +233,18 @@ class RayLegacyExecutor(Executor):  # type: ignore[misc]
 
     def check_health(self) -> None:
         """Ask every worker; raises when one is dead, or does not answer within 10 s."""
-        self._check_alive()
+        self.check_alive()
         ray.get([worker.ping.remote() for worker in self.workers], timeout=10)
         self.collective_rpc("check_health", timeout=10)
 
-    def _check_alive(self) -> None:
-        if self.is_failed:
-            raise RuntimeError(f"Executor failed: {self.failure}")
-
     # -- end ---------------------------------------------------------------------------------
-
-    def register_failure_callback(self, callback: Callable[[], None]) -> None:
-        """Have *callback* called once when a worker dies; at once if one already has."""
-        if self.is_failed:
-            callback()
-        else:
-            self.failure_callback = callback
 
     def on_worker_death(self, ranks: list[int], cause: str) -> None:
         """Fail the engine; called by the monitor."""
-        self.failure = f"the worker of rank {', '.join(map(str, ranks))} died ({cause})"
-        self.is_failed = True
-        _logger.error("Shutting the executor down: %s", self.failure)
+        self.note_failure(ranks, cause)
         self._resources.release(graceful=False)
-        callback, self.failure_callback = self.failure_callback, None
         try:
-            if callback is not None:
-                callback()
+            self.tell_of_failure()
         finally:
             self._resources.free_segments()  # takes longer than the engine should wait for the news
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import threading
 import time
 import weakref
@@ -29,69 +28,31 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
 from vllm_ray_compat.executors import ray_cluster, startup
 from vllm_ray_compat.executors.actors import actor_options, device_key
 from vllm_ray_compat.executors.calls import Answers, Call, call_and_wait
+from vllm_ray_compat.executors.failure import Failure
 from vllm_ray_compat.executors.monitor import WorkerMonitor
 from vllm_ray_compat.executors.placement import RankPlacement, local_ranks_of
 from vllm_ray_compat.executors.ray_worker import RayWorkerProc, WorkerDescription, stop_worker
+from vllm_ray_compat.executors.resources import Resources
 from vllm_ray_compat.executors.response_queue import ResponseQueue
-from vllm_ray_compat.executors.segments import Segments
 from vllm_ray_compat.executors.worker_env import driver_environment
-from vllm_ray_compat.names import LOGGER_NAME
-
-_logger = logging.getLogger(LOGGER_NAME)
 
 #: Seconds workers get to end by themselves before Ray ends them.
 _STOP_GRACE_S = 0.8
 
 
-class _Resources:
-    """What an executor holds outside its process, released once, by whoever comes first.
-
-    An object of its own, so that the finalizer does not keep the executor alive.
-    """
+class _Resources(Resources):
+    """And the message queues, by which the workers are asked to stop."""
 
     def __init__(self) -> None:
-        self.group: ray_cluster.Group | None = None
-        self.actors: dict[int, Any] = {}
+        super().__init__()
         self.run_refs: dict[int, Any] = {}
         self.broadcast: Any = None
         self.responses: list[Any] = []
-        self.monitor: WorkerMonitor | None = None
-        self.local_pids: list[int] = []
-        self.segments = Segments()
-        self._lock = threading.Lock()
-        self._released = False
 
-    def release(self, *, graceful: bool) -> None:
-        """Stop the workers and close the queues. Idempotent, from any thread."""
-        with self._lock:
-            if self._released:
-                return
-            self._released = True
-        if self.monitor is not None:
-            self.monitor.silence()
-        self.segments.note(self.local_pids)
-        if graceful and self.run_refs and self.broadcast is not None:
-            self._ask_to_stop()
-        for rank, actor in self.actors.items():
-            try:
-                ray.kill(actor)
-            except Exception as error:  # Ray may be gone already; the others still need it
-                _logger.debug("The actor of rank %d could not be killed: %s", rank, error)
-        for queue in [self.broadcast, *self.responses]:
-            if queue is not None and hasattr(queue, "shutdown"):
-                queue.shutdown()
-        self.broadcast, self.responses, self.actors = None, [], {}
-        if self.group is not None:
-            self.group.remove()
-        if self.monitor is not None:
-            self.monitor.stop()  # this late, because its current wait is over now, or nearly
-
-    def free_segments(self) -> None:
-        """Remove what killed workers left."""
-        self.segments.free()
-
-    def _ask_to_stop(self) -> None:
+    def stop_work(self, *, graceful: bool) -> None:
         """Have the workers leave their loops, so that connectors and profilers are flushed."""
+        if not graceful or not self.run_refs or self.broadcast is None:
+            return
         with contextlib.suppress(Exception):  # they are killed next, whatever happens here
             order: tuple[Any, ...] = (cloudpickle.dumps(stop_worker), (), {}, -1)
             end = time.monotonic() + _STOP_GRACE_S
@@ -99,17 +60,20 @@ class _Resources:
             refs = list(self.run_refs.values())
             ray.wait(refs, num_returns=len(refs), timeout=max(0.0, end - time.monotonic()))
 
+    def close(self) -> None:
+        for queue in [self.broadcast, *self.responses]:
+            if queue is not None and hasattr(queue, "shutdown"):
+                queue.shutdown()
+        self.broadcast, self.responses = None, []
 
-class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
+
+class RayExecutorV2(Failure, MultiprocExecutor):  # type: ignore[misc]
     """``MultiprocExecutor`` whose workers are Ray actors."""
 
     uses_ray: bool = True
     supports_pp: bool = True
 
     def _init_executor(self) -> None:
-        self.is_failed = False
-        self.failure: str | None = None
-        self.failure_callback: Callable[[], None] | None = None
         self.shutting_down = False
         # collective_rpc of vLLM ≤ 0.17 hands this to the queues as their way out.
         self.shutdown_event = threading.Event()
@@ -139,10 +103,10 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
             connect_ip=ray.util.get_node_ip_address(),
         )
         resources.segments.spare(self.rpc_broadcast_mq)
-        resources.actors = {p.rank: self._actor(p, resources.group) for p in placed}
+        resources.actors = [self._actor(p, resources.group) for p in placed]
         actors = resources.actors
         found = startup.collect(
-            {rank: actor.describe.remote() for rank, actor in actors.items()},
+            {rank: actor.describe.remote() for rank, actor in enumerate(actors)},
             "The start of the worker",
             deadline,
         )
@@ -180,7 +144,7 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         self._calls: deque[Call] = deque()
         self.response_mqs = resources.responses
         # Before the barrier: workers subscribe to the queues in there.
-        resources.run_refs = {rank: actor.run.remote() for rank, actor in actors.items()}
+        resources.run_refs = {rank: actor.run.remote() for rank, actor in enumerate(actors)}
         startup.wait_until_ready(self.rpc_broadcast_mq, resources.run_refs, deadline)
         for queue in queues:
             startup.wait_until_ready(queue, resources.run_refs, deadline)
@@ -257,8 +221,7 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
         """
         # Taken before the checks: the monitor takes them away in its own thread.
         broadcast, answers = self.rpc_broadcast_mq, self._answers
-        if self.failure is not None:
-            raise RuntimeError(f"Executor failed: {self.failure}")
+        self.check_alive()
         if self.shutting_down:
             raise RuntimeError("The executor has been shut down.")
         reply_rank = unique_reply_rank if kv_output_aggregator is None else None
@@ -276,20 +239,16 @@ class RayExecutorV2(MultiprocExecutor):  # type: ignore[misc]
 
     def on_worker_death(self, ranks: list[int], cause: str) -> None:
         """Fail the engine; called by the monitor."""
-        self.failure = f"the worker of rank {', '.join(map(str, ranks))} died ({cause})"
-        self.is_failed = True
-        _logger.error("Shutting the executor down: %s", self.failure)
+        self.note_failure(ranks, cause)
         self._release(graceful=False)
-        callback, self.failure_callback = self.failure_callback, None
         try:
-            if callback is not None:
-                callback()
+            self.tell_of_failure()
         finally:
             self._resources.free_segments()  # takes longer than the engine should wait for the news
 
     def shutdown(self) -> None:
         """Stop the workers and release everything. Idempotent."""
-        self._end(graceful=not getattr(self, "is_failed", True))
+        self._end(graceful=not self.is_failed)
 
     def _end(self, *, graceful: bool) -> None:
         self._release(graceful=graceful)

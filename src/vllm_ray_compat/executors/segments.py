@@ -8,14 +8,13 @@ noted while they live, and removed when nobody uses it any more. Another node is
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vllm_ray_compat.shared_memory import FOLDER, mapped_segments
+from vllm_ray_compat.shared_memory import FOLDER, mapped_segments, unlink_unused
 
 #: Seconds that what a worker has started gets to let go of its memory.
 _OTHERS_S = 0.5
@@ -49,16 +48,8 @@ class Segments:
         Those were killed, and may take seconds to be gone on a busy machine. Others (what a
         worker has started) are waited for, up to *wait_s* seconds.
         """
-        end = time.monotonic() + wait_s
-        noted = self._noted - self._spared
-        while left := {path for path in noted if Path(path).exists()}:
-            used = left & _mapped_by_others(self._workers)
-            for path in left - used:
-                with contextlib.suppress(OSError):  # somebody else was faster
-                    Path(path).unlink()
-            if not used or time.monotonic() > end:
-                return
-            time.sleep(_PAUSE_S)
+        others = partial(_mapped_by_others, self._workers)
+        unlink_unused(self._noted - self._spared, others, wait_s, _PAUSE_S)
 
 
 def _is_ray_worker(pid: int) -> bool:

@@ -16,14 +16,16 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import psutil
 
 from vllm_ray_compat.parity import guard
-from vllm_ray_compat.shared_memory import FOLDER, mapped_segments
+from vllm_ray_compat.shared_memory import FOLDER, mapped_segments, unlink_unused
+
+#: Seconds between two looks at who still uses a segment.
+_PAUSE_S = 0.2
 
 
 def spawn(
@@ -101,19 +103,7 @@ class Segments:
         Returns:
             The segments that are still there, because something still uses them.
         """
-        deadline = time.monotonic() + wait_s
-        while True:
-            left = {path for path in self._owned if Path(path).exists()}
-            if not left:
-                break
-            in_use = left & _mapped_by_anyone()
-            for path in left - in_use:
-                with contextlib.suppress(FileNotFoundError):
-                    Path(path).unlink()
-            if not in_use or time.monotonic() > deadline:
-                break
-            time.sleep(0.2)
-        self._owned = {path for path in self._owned if Path(path).exists()}
+        self._owned = unlink_unused(self._owned, _mapped_by_anyone, wait_s, _PAUSE_S)
         return sorted(self._owned)
 
 

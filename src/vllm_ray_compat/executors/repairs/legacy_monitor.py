@@ -2,69 +2,47 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Callable
 from typing import Any
 
+from vllm_ray_compat.executors.failure import Failure
 from vllm_ray_compat.executors.repairs.repair import Mixin, Repair
-from vllm_ray_compat.names import LOGGER_NAME
 from vllm_ray_compat.schedule import Backend
-
-_logger = logging.getLogger(LOGGER_NAME)
 
 #: Seconds in which every worker has to answer a health check.
 _HEALTH_S = 10.0
 
 
-class _Watched(Mixin):
+class _Watched(Failure, Mixin):
     """Workers are asked again and again, and the engine fails when one is dead."""
 
     def _init_executor(self) -> None:
-        self.is_failed = False
-        self.failure: str | None = None
-        self.failure_callback: Callable[[], None] | None = None
         super()._init_executor()
         from vllm_ray_compat.executors.monitor import PingMonitor
 
         self._monitor = PingMonitor(self, dict(enumerate(self.workers)))
 
-    def register_failure_callback(self, callback: Callable[[], None]) -> None:
-        """Have *callback* called once when a worker dies; at once if one already has."""
-        if self.is_failed:
-            callback()
-        else:
-            self.failure_callback = callback
-
     def on_worker_death(self, ranks: list[int], cause: str) -> None:
         """Fail the engine; called by the monitor, in its thread."""
-        self.failure = f"the worker of rank {', '.join(map(str, ranks))} died ({cause})"
-        self.is_failed = True
-        _logger.error("Shutting the executor down: %s", self.failure)
+        self.note_failure(ranks, cause)
         try:
             self.shutdown()
         finally:
-            callback, self.failure_callback = self.failure_callback, None
-            if callback is not None:
-                callback()
+            self.tell_of_failure()
 
     def check_health(self) -> None:
         """Ask every worker; raises when one is dead, or does not answer within 10 s."""
         self.collective_rpc("check_health", timeout=_HEALTH_S)
 
     def collective_rpc(self, *args: Any, **kwargs: Any) -> Any:
-        self._check_alive()
+        self.check_alive()
         vllms: Any = super()
         return vllms.collective_rpc(*args, **kwargs)
 
     def _execute_dag(self, *args: Any, **kwargs: Any) -> Any:
-        self._check_alive()
+        self.check_alive()
         vllms: Any = super()
         return vllms._execute_dag(*args, **kwargs)
-
-    def _check_alive(self) -> None:
-        if self.is_failed:
-            raise RuntimeError(f"Executor failed: {self.failure}")
 
     def shutdown(self) -> None:
         monitor = self.__dict__.pop("_monitor", None)

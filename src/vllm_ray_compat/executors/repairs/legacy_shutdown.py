@@ -44,9 +44,9 @@ class _Ended(Mixin):
     """Workers are ended and a group of this engine is removed, however far it came."""
 
     def _init_executor(self) -> None:
-        from vllm_ray_compat.executors.legacy_resources import Resources
+        from vllm_ray_compat.executors.legacy_resources import GraphResources
 
-        self._held = Resources()
+        self._held = GraphResources()
         self._whereabouts: list[Any] = []
         try:
             with self._recorded():

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
+from vllm_ray_compat.executors.failure import Failure
 from vllm_ray_compat.executors.repairs import groups, workers
 from vllm_ray_compat.executors.repairs.repair import Mixin, Repair
-from vllm_ray_compat.names import LOGGER_NAME
 from vllm_ray_compat.schedule import Backend
 
-_logger = logging.getLogger(LOGGER_NAME)
 
-
-class _Ended(Mixin):
+class _Ended(Failure, Mixin):
     """What the start made is given back, and nobody waits for a watch that looks up seldom."""
 
-    failure_callback: Any
     _raycompat_segments: Any = None
 
     def _init_executor(self) -> None:
@@ -44,18 +40,11 @@ class _Ended(Mixin):
 
     def on_worker_death(self, ranks: list[int], cause: str) -> None:
         """Fail the engine; called by the monitor."""
-        self.is_failed = True
-        _logger.error(
-            "Shutting the executor down: the worker of rank %s died (%s)",
-            ", ".join(map(str, ranks)),
-            cause,
-        )
-        callback, self.failure_callback = self.failure_callback, None
+        self.note_failure(ranks, cause)
         try:
             self.shutdown()
         finally:  # the engine has to hear of it, whatever the end met
-            if callback is not None:
-                callback()
+            self.tell_of_failure()
 
     def _join_monitor_thread(self) -> None:
         if self._raycompat_monitor is not None:
