@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from vllm_ray_compat.errors import UsageError
 
-SCHEMA = "vllm_ray_compat.capture/1"
+SCHEMA = "vllm_ray_compat.capture/2"
 
 #: One candidate of a position: token id, logprob (nats), rank (1 is the likeliest; 0 unknown).
 LogprobEntry = tuple[int, float | str, int]
@@ -44,6 +44,7 @@ class Header(_Record):
     role: str
     backend: str
     topology: str
+    profile: str = Field(default="default", description="The suite's engine options in use.")
     suite: str
     model: str
     engine_core: str
@@ -110,8 +111,15 @@ class Output(_Record):
     logprobs: Logprobs | None
 
 
+class RequestError(_Record):
+    """Why the engine refused a request."""
+
+    type: str
+    message: str
+
+
 class Result(_Record):
-    """The answer to one request."""
+    """The answer to one request, or its refusal."""
 
     kind: Literal["result"] = "result"
     workload: str
@@ -120,6 +128,12 @@ class Result(_Record):
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: Logprobs | None = None
     num_cached_tokens: int | None = None
+    error: RequestError | None = None
+    token_times_s: list[float] | None = Field(
+        default=None,
+        description="Seconds from handing the workload's requests to the engine until each token "
+        "of output 0 arrived; tokens of one step arrive together. None: not measured.",
+    )
 
 
 class Failure(_Record):
