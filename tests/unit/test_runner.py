@@ -65,11 +65,34 @@ def before_generate():
     pass
 
 
+class Engine:
+    """Answers all requests of a batch in one step."""
+
+    vllm_config = config
+
+    def __init__(self):
+        self.waiting = []
+
+    def add_request(self, request_id, prompt, params):
+        self.waiting.append((request_id, prompt, params))
+
+    def step(self):
+        before_generate()
+        batch, self.waiting = self.waiting, []
+        outputs = []
+        for index, (request_id, prompt, params) in enumerate(batch):
+            output = answer(index, prompt, params)
+            output.request_id, output.finished = request_id, True
+            outputs.append(output)
+        return outputs
+
+
 class LLM:
     def __init__(self, **kw):
         self.kw = kw
         core = N(model_executor=MultiprocExecutor())
-        self.llm_engine = N(engine_core=N(engine_core=core, shutdown=lambda: None), vllm_config=config)
+        self.llm_engine = Engine()
+        self.llm_engine.engine_core = N(engine_core=core, shutdown=lambda: None)
 
     def collective_rpc(self, method):
         return [
@@ -77,9 +100,6 @@ class LLM:
             for r in range(workers)
         ]
 
-    def generate(self, prompts, params, use_tqdm):
-        before_generate()
-        return [answer(i, p, s) for i, (p, s) in enumerate(zip(prompts, params))]
 
 
 class Role:

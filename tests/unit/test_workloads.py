@@ -82,7 +82,7 @@ def test_a_suite_as_a_user_writes_it() -> None:
                     {"name": "w", "about": "", "requests": [{"id": "a", "prompt": {"txet": "x"}}]}
                 ]
             ),
-            "workloads.0.requests.0.prompt.text: Field required; workloads.0.requests.0.prompt.txet",
+            "workloads.0.requests.0.prompt.txet: Extra inputs",
         ),
         (
             _suite(

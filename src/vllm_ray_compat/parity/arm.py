@@ -16,14 +16,19 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from vllm_ray_compat.parity import capture as cap
+from vllm_ray_compat.parity.answers import embedded, first_fault, generated
+from vllm_ray_compat.parity.asking import operate, prepare, prompt_of
+from vllm_ray_compat.parity.drive import drive
+from vllm_ray_compat.parity.lora import lora_requests
 from vllm_ray_compat.parity.topology import parse_topology
-from vllm_ray_compat.parity.workloads import Suite, Workload, parse_suite
+from vllm_ray_compat.parity.workloads import DEFAULT_PROFILE, Suite, Workload, parse_suite
 from vllm_ray_compat.schedule import COMPAT_EXECUTORS, REPAIRED_EXECUTORS, VLLM_EXECUTORS, Backend
 
 MP = "mp"
@@ -42,10 +47,6 @@ _EXECUTOR_OF_ACTOR = {
 _BASE_OF = {repaired: VLLM_EXECUTORS[backend] for backend, repaired in REPAIRED_EXECUTORS.items()}
 
 
-#: How a completion ends that says something about the model.
-_ANSWERED = ("stop", "length")
-
-
 class ArmSpec(BaseModel):
     """Everything an arm is told; written by the runner, read by the arm."""
 
@@ -60,11 +61,14 @@ class ArmSpec(BaseModel):
     expected_executor: str
     engine_core: Literal["inproc", "process"] = "inproc"
     engine_args: dict[str, Any] = {}
+    profile: str = DEFAULT_PROFILE
+    left_out: list[str] = []
 
     @property
     def label(self) -> str:
         """How the arm is called in displays and file names: ``tp2-reference-legacy``."""
-        return f"{self.topology}-{self.role}-{short_name(self.backend)}"
+        name = f"{self.topology}-{self.role}-{short_name(self.backend)}"
+        return name if self.profile == DEFAULT_PROFILE else f"{name}-{self.profile}"
 
 
 class ArmFailedError(Exception):
@@ -92,6 +96,7 @@ def main(argv: list[str]) -> int:
                 role=spec.role,
                 backend=spec.backend,
                 topology=spec.topology,
+                profile=spec.profile,
                 suite=suite.name,
                 model=spec.model,
                 engine_core=spec.engine_core,
@@ -114,35 +119,49 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
     except ImportError as error:
         raise ArmFailedError("environment", f"vLLM cannot be imported: {error}") from error
 
-    out.phase("engine")
-    try:
-        llm = vllm.LLM(**engine_arguments(spec, suite))
-    except Exception as error:  # whatever vLLM raises is the arm's failure, and is reported
-        raise ArmFailedError("engine-start", _root_cause(error)) from error
-    engine = describe_engine(llm, spec.engine_core, start_s=out.elapsed())
-    out.write(engine)
-    expected = _as_read(spec.expected_executor, engine.executor_read_from)
-    if engine.executor != expected:
-        raise ArmFailedError(
-            "wrong-executor",
-            f"the {spec.backend} arm was to run {expected}, but the live engine "
-            f"runs {engine.executor}",
-        )
+    profile = suite.profile(spec.profile)
+    llms: list[Any] = []
+    for number in range(1, profile.engines + 1):
+        out.phase("engine", f"{number} of {profile.engines}" if profile.engines > 1 else "")
+        try:
+            llms.append(vllm.LLM(**engine_arguments(spec, suite)))
+        except Exception as error:  # whatever vLLM raises is the arm's failure, and is reported
+            raise ArmFailedError("engine-start", _root_cause(error)) from error
+        engine = describe_engine(llms[-1], spec.engine_core, start_s=out.elapsed())
+        if number == 1:
+            out.write(engine)
+        expected = _as_read(spec.expected_executor, engine.executor_read_from)
+        if engine.executor != expected:
+            raise ArmFailedError(
+                "wrong-executor",
+                f"the {spec.backend} arm was to run {expected}, but the live engine "
+                f"runs {engine.executor}",
+            )
 
+    try:
+        adapters = lora_requests(profile.lora, Path(spec.model))
+    except (OSError, KeyError) as error:
+        raise ArmFailedError("workload", f"an adapter cannot be made: {error!r}") from error
     took: dict[str, float] = {}
-    for workload in suite.workloads:
-        out.phase("workload", workload.name)
-        began = time.monotonic()
-        results = run_workload(llm, workload)
-        for result in results:
-            out.write(result)
-        took[workload.name] = round(time.monotonic() - began, 3)
-        check_results(results)
+    for workload in suite.of_profile(spec.profile):
+        if workload.name in spec.left_out:
+            continue
+        for number, llm in enumerate(llms, 1):
+            name = workload.name if number == 1 else f"{workload.name}@{number}"
+            out.phase("workload", name)
+            began = time.monotonic()
+            results = run_workload(llm, workload, adapters, name)
+            for result in results:
+                out.write(result)
+            took[name] = round(time.monotonic() - began, 3)
+            if (what := first_fault(workload.requests, results)) is not None:
+                raise ArmFailedError("workload", what)
 
     out.phase("shutdown")
     began = time.monotonic()
     try:
-        llm.llm_engine.engine_core.shutdown()
+        for llm in llms:
+            llm.llm_engine.engine_core.shutdown()
     except Exception as error:  # reported: an executor that cannot shut down is a finding
         raise ArmFailedError("shutdown", _root_cause(error)) from error
     out.write(
@@ -169,7 +188,7 @@ def engine_arguments(spec: ArmSpec, suite: Suite) -> dict[str, Any]:
     }
     return {
         **pins,
-        **suite.engine,
+        **suite.profile(spec.profile).engine,
         **spec.engine_args,
         "model": spec.model,
         "tensor_parallel_size": topology.tp,
@@ -248,91 +267,33 @@ def _executor_from_workers(workers: list[cap.Worker]) -> str:
     return f"unknown, workers hosted by {sorted(map(str, hosts))}"
 
 
-def run_workload(llm: Any, workload: Workload) -> list[cap.Result]:
-    """Give all requests of *workload* to the engine at once; return their results in order.
+def run_workload(
+    llm: Any, workload: Workload, adapters: Mapping[str, Any], name: str
+) -> list[cap.Result]:
+    """Run a workload; return its results in the order of its requests.
 
     Raises:
-        ArmFailedError: the engine raised, or returned another number of results.
+        ArmFailedError: the engine raised, or a request did not end as it must.
     """
-    from vllm import SamplingParams
-
-    requests = workload.requests
     try:
-        outputs = llm.generate(
-            [request.prompt.render() for request in requests],
-            [SamplingParams(**request.sampling) for request in requests],
-            use_tqdm=False,
-        )
+        for operation in workload.before:
+            operate(llm, operation)
+        if workload.kind == "embed":
+            results = _embed(llm, workload, name)
+        else:
+            driven = drive(llm.llm_engine, prepare(llm, workload, adapters))
+            results = [generated(name, one) for one in driven]
     except Exception as error:  # whatever the engine raises is the arm's failure
-        raise ArmFailedError(
-            "workload", f"workload {workload.name}: {_root_cause(error)}"
-        ) from error
-    if len(outputs) != len(requests):
-        raise ArmFailedError(
-            "workload",
-            f"workload {workload.name}: {len(requests)} requests, {len(outputs)} results",
-        )
+        raise ArmFailedError("workload", f"workload {name}: {_root_cause(error)}") from error
+    return results
+
+
+def _embed(llm: Any, workload: Workload, name: str) -> list[cap.Result]:
+    outputs = llm.embed([prompt_of(llm, r) for r in workload.requests], use_tqdm=False)
     return [
-        _result(workload.name, request.id, output)
-        for request, output in zip(requests, outputs, strict=True)
+        embedded(name, request.id, output)
+        for request, output in zip(workload.requests, outputs, strict=True)
     ]
-
-
-def check_results(results: list[cap.Result]) -> None:
-    """Check that every request was really answered: two engines that abort all agree, too.
-
-    Raises:
-        ArmFailedError: a completion is empty of meaning: aborted, or with logprobs that are nan.
-    """
-    for result in results:
-        for output in result.outputs:
-            if output.finish_reason not in _ANSWERED:
-                fault = f"ended with finish reason {output.finish_reason!r}"
-            elif output.cumulative_logprob == "nan":
-                fault = "has logprobs that are nan"
-            else:
-                continue
-            raise ArmFailedError(
-                "workload", f"workload {result.workload}, request {result.request} {fault}"
-            )
-
-
-def _result(workload: str, request: str, output: Any) -> cap.Result:
-    return cap.Result(
-        workload=workload,
-        request=request,
-        outputs=[
-            cap.Output(
-                index=one.index,
-                token_ids=list(one.token_ids),
-                text=one.text,
-                finish_reason=one.finish_reason,
-                stop_reason=one.stop_reason,
-                cumulative_logprob=cap.encode_float(one.cumulative_logprob),
-                logprobs=_logprobs(one.logprobs),
-            )
-            for one in output.outputs
-        ],
-        prompt_token_ids=list(output.prompt_token_ids),
-        prompt_logprobs=_logprobs(output.prompt_logprobs),
-        num_cached_tokens=output.num_cached_tokens,
-    )
-
-
-def _logprobs(positions: Any) -> cap.Logprobs | None:
-    if positions is None:
-        return None
-    found: cap.Logprobs = []
-    for position in positions:
-        if position is None:
-            found.append(None)
-            continue
-        entries: list[cap.LogprobEntry] = []
-        for token, entry in position.items():
-            logprob = cap.encode_float(float(entry.logprob))
-            entries.append((int(token), 0.0 if logprob is None else logprob, int(entry.rank or 0)))
-        found.append(entries)
-    return found
 
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -134,6 +134,10 @@ class Result(_Record):
         description="Seconds from handing the workload's requests to the engine until each token "
         "of output 0 arrived; tokens of one step arrive together. None: not measured.",
     )
+    token_steps: list[int] | None = Field(
+        default=None, description="The engine step, from 0, that brought each token of output 0."
+    )
+    embedding: list[float | str] | None = None
 
 
 class Failure(_Record):

@@ -28,6 +28,9 @@ FIELDS: tuple[str, ...] = (
     "cumulative_logprob",
     "prompt_logprobs",
     "num_cached_tokens",
+    "error",
+    "embedding",
+    "token_steps",
 )
 
 #: What two captures must have in common to be compared at all.
@@ -215,6 +218,16 @@ def _per_output(
     return check
 
 
+def _floats(
+    left: Sequence[float | str] | None, right: Sequence[float | str] | None
+) -> Divergence | None:
+    for position, (a, b) in enumerate(zip(left or (), right or (), strict=False)):
+        if not same_float(a, b):
+            return Divergence(position=position, reference=a, candidate=b)
+    blank = [None if numbers is None else [None] * len(numbers) for numbers in (left, right)]
+    return _sequence(*blank)
+
+
 def _value(left: Any, right: Any) -> Divergence | None:
     same = type(left) is type(right) and left == right
     return None if same else Divergence(reference=left, candidate=right)
@@ -235,6 +248,9 @@ _FIELD_CHECKS: dict[str, Callable[[cap.Result, cap.Result], Divergence | None]] 
     "cumulative_logprob": _per_output("cumulative_logprob", _float),
     "prompt_logprobs": lambda a, b: _logprobs(a.prompt_logprobs, b.prompt_logprobs),
     "num_cached_tokens": _whole("num_cached_tokens"),
+    "error": _whole("error"),
+    "embedding": lambda a, b: _floats(a.embedding, b.embedding),
+    "token_steps": lambda a, b: _sequence(a.token_steps, b.token_steps),
 }
 
 

@@ -32,10 +32,14 @@ def check_what_ran(checked: Plan, outcome: ArmOutcome, before: Sequence[ArmOutco
         wrong.append(f"{len(engine.workers)} workers instead of {world_size}")
     if not checked.vllm.version.startswith(engine.vllm.partition("+")[0]):
         wrong.append(f"vLLM {engine.vllm} instead of {checked.vllm.version}")
-    if len(capture.results) != sum(len(w.requests) for w in checked.suite.workloads):
+    if len(capture.results) != _expected_results(checked, outcome.spec.profile):
         wrong.append(f"{len(capture.results)} results for the requests of the suite")
     for other in before:
-        reference = _read(other) if other.spec.topology == outcome.spec.topology else None
+        same = (other.spec.topology, other.spec.profile) == (
+            outcome.spec.topology,
+            outcome.spec.profile,
+        )
+        reference = _read(other) if same else None
         if other.spec.role == REFERENCE and reference is not None and reference.engine is not None:
             wrong += [
                 f"{name} {getattr(engine, name)} where the reference has "
@@ -45,6 +49,16 @@ def check_what_ran(checked: Plan, outcome: ArmOutcome, before: Sequence[ArmOutco
             ]
     if wrong:
         outcome.failure = "not comparable: it ran with " + "; ".join(wrong)
+
+
+def _expected_results(checked: Plan, profile: str) -> int:
+    """Return how many results an arm of *profile* has to bring."""
+    asked = sum(
+        len(workload.requests)
+        for workload in checked.suite.of_profile(profile)
+        if workload.name not in checked.unavailable
+    )
+    return asked * checked.suite.profile(profile).engines
 
 
 def conclude(
@@ -70,34 +84,46 @@ def conclude(
     floors: list[rep.NoiseFloor] = []
     for topology in map(str, checked.topologies):
         here = [o for o in outcomes if o.spec.topology == topology]
-        usable = {o.spec.role: captures[o.spec.label] for o in here if o.failure is None}
-        reference, again = usable.get(REFERENCE), usable.get(AGAIN)
-        floor: list[Comparison] = []
-        if reference is not None and again is not None:
-            floor = compare(topology, reference, again, f"{again.header.backend} again")
+        noise_of: dict[str, list[Comparison]] = {}
+        references: dict[str, cap.Capture] = {}
+        for outcome in here:
+            capture = captures[outcome.spec.label]
+            if outcome.failure is not None or capture is None:
+                continue
+            profile = outcome.spec.profile
+            if outcome.spec.role == REFERENCE:
+                references[profile] = capture
+            elif outcome.spec.role == AGAIN and profile in references:
+                reference = references[profile]
+                noise_of[profile] = compare(
+                    topology, reference, capture, f"{capture.header.backend} again"
+                )
+        if noise_of:
             floors.append(
                 rep.NoiseFloor(
                     topology=topology,
-                    reference=reference.header.backend,
+                    reference=checked.options.reference,
                     runs=2,
-                    requests=len(reference.results),
-                    differences=differences(floor),
+                    requests=sum(len(references[p].results) for p in noise_of),
+                    differences=[d for floor in noise_of.values() for d in differences(floor)],
                 )
             )
-        for outcome in (o for o in here if o.spec.role == CANDIDATE):
-            candidate = captures[outcome.spec.label]
+        for backend in dict.fromkeys(o.spec.backend for o in here if o.spec.role == CANDIDATE):
             found: list[Comparison] = []
-            if reference is not None and candidate is not None and outcome.failure is None:
-                found = compare(topology, reference, candidate)
-            verdict = noise.judge(floor, found)
-            if any(o.failure for o in here if o.spec.role != CANDIDATE or o is outcome):
+            mine = [o for o in here if o.spec.role == CANDIDATE and o.spec.backend == backend]
+            for outcome in mine:
+                candidate, profile = captures[outcome.spec.label], outcome.spec.profile
+                if profile in references and candidate is not None and outcome.failure is None:
+                    found += compare(topology, references[profile], candidate)
+            verdict = noise.judge([c for floor in noise_of.values() for c in floor], found)
+            if any(o.failure for o in here if o.spec.role != CANDIDATE or o in mine):
                 verdict = "inconclusive" if any(o.environment for o in here) else "fail"
             compared += found
             verdicts.append(
                 rep.TopologyVerdict(
                     topology=topology,
                     reference=checked.options.reference,
-                    candidate=outcome.spec.backend,
+                    candidate=backend,
                     verdict=verdict,
                     requests=len({(c.workload, c.request) for c in found}),
                     different=len({(c.workload, c.request) for c in differences(found)}),

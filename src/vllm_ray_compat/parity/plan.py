@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from vllm_ray_compat.errors import UnusableEnvironmentError, UsageError, unknown
 from vllm_ray_compat.executors import catalog
@@ -16,7 +16,7 @@ from vllm_ray_compat.parity import faults, folder
 from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR, is_class
 from vllm_ray_compat.parity.models import Model, find_model
 from vllm_ray_compat.parity.topology import Topology, parse_topology
-from vllm_ray_compat.parity.workloads import Suite, load_suite
+from vllm_ray_compat.parity.workloads import Profile, Suite, Unavailable, load_suite
 from vllm_ray_compat.schedule import Backend
 from vllm_ray_compat.selector import select
 from vllm_ray_compat.settings import Settings, describe_unknown, read_settings
@@ -67,6 +67,15 @@ class Options:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
 
+class PlannedArm(NamedTuple):
+    """One arm of a run, in the order in which they run."""
+
+    topology: Topology
+    backend: str
+    role: str
+    profile: str
+
+
 @dataclass(frozen=True)
 class Plan:
     """A checked run: nothing in it can still be a mistake of the caller."""
@@ -77,8 +86,12 @@ class Plan:
     suite: Suite
     topologies: tuple[Topology, ...]
     executors: Mapping[str, str]
-    arms: tuple[tuple[Topology, str, str], ...]
+    arms: tuple[PlannedArm, ...]
     cpu: bool
+    #: Model of each profile.
+    models: Mapping[str, Model]
+    #: Workload or profile -> why the platform cannot run it, whatever the executor.
+    unavailable: Mapping[str, Unavailable]
     remarks: tuple[str, ...] = ()
 
     @property
@@ -89,7 +102,7 @@ class Plan:
     @property
     def needs_ray(self) -> bool:
         """Whether an arm runs on Ray."""
-        return any(backend != MP for _, backend, _ in self.arms)
+        return any(arm.backend != MP for arm in self.arms)
 
     @property
     def starts_ray(self) -> bool:
@@ -123,23 +136,37 @@ def plan(options: Options) -> Plan:
     settings = read_settings()
 
     candidates = tuple(dict.fromkeys(options.candidates))
+    vllm = find_vllm()
+    unavailable = _unavailable(suite, "cpu" if vllm.is_cpu_build else "cuda", vllm.version)
+    profiles = [
+        profile
+        for profile in suite.used_profiles()
+        if any(workload.name not in unavailable for workload in suite.of_profile(profile))
+    ]
+    if not profiles:
+        raise UsageError(
+            f"Suite {suite.name}: no workload can run here: "
+            + "; ".join(f"{name}: {one.why}" for name, one in unavailable.items())
+        )
     arms = tuple(
-        (topology, backend, role)
+        PlannedArm(topology, backend, role, profile)
         for topology in topologies
+        for profile in profiles
         for backend, role in (
             (options.reference, REFERENCE),
             *((backend, CANDIDATE) for backend in candidates),
             (options.reference, AGAIN),
         )
     )
-    backends = {backend for _, backend, _ in arms}
-    vllm = find_vllm()
+    backends = {arm.backend for arm in arms}
     if backends != {MP} and importlib.util.find_spec("ray") is None:
         raise RayMissingError
     executors = {backend: _executor(vllm, backend) for backend in backends}
     model = find_model(options.model)
+    models = {name: _model_of(suite.profile(name), model) for name in profiles}
     for topology in topologies:
-        topology.check(model.heads, model.layers, model.name)
+        for one in models.values():
+            topology.check(one.heads, one.layers, one.name)
     folder.check(options.report_dir)
     return Plan(
         options=options,
@@ -150,8 +177,25 @@ def plan(options: Options) -> Plan:
         executors=executors,
         arms=arms,
         cpu=vllm.is_cpu_build,
+        models=models,
+        unavailable=unavailable,
         remarks=tuple(describe_unknown(name) for name in settings.unknown),
     )
+
+
+def _unavailable(suite: Suite, platform: str, vllm: str) -> dict[str, Unavailable]:
+    """Return the workloads that cannot run here, whatever the executor."""
+    found: dict[str, Unavailable] = {}
+    for workload in suite.workloads:
+        for one in (*suite.profile(workload.profile).unavailable, *workload.unavailable):
+            if one.applies(platform, vllm):
+                found.setdefault(workload.name, one)
+    return found
+
+
+def _model_of(profile: Profile, model: Model) -> Model:
+    """Return the model of a profile: its own where it names one."""
+    return model if profile.model is None else find_model(profile.model)
 
 
 def _check_class(backend: str) -> None:

@@ -19,10 +19,9 @@ from vllm_ray_compat.parity.cluster import RayCluster
 from vllm_ray_compat.parity.conclude import check_what_ran, conclude
 from vllm_ray_compat.parity.interrupt import StopRequest
 from vllm_ray_compat.parity.ownership import Segments
-from vllm_ray_compat.parity.plan import Plan
+from vllm_ray_compat.parity.plan import Plan, PlannedArm
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.supervise import ArmOutcome, run_arm
-from vllm_ray_compat.parity.topology import Topology
 from vllm_ray_compat.schedule import Backend
 
 
@@ -63,10 +62,11 @@ def run(
     with contextlib.ExitStack() as stack:
         stack.callback(segments.free)  # last, when no worker of ours is left to use them
         cluster, ray = _reach_ray(checked, base, where, watch, stack, stop)
-        for topology, backend, role in checked.arms:
+        for arm in checked.arms:
             if any(outcome.environment for outcome in outcomes):
                 break
-            spec = _spec(checked, topology, backend, role, where, suite_file)
+            backend = arm.backend
+            spec = _spec(checked, arm, where, suite_file)
             watch.step(spec.label)
             outcome = run_arm(
                 spec,
@@ -130,19 +130,20 @@ def _reach_ray(
     return cluster, environment.own_cluster(cluster.address, cluster.node_ip, cluster.credentials)
 
 
-def _spec(
-    checked: Plan, topology: Topology, backend: str, role: str, where: Path, suite_file: Path
-) -> ArmSpec:
+def _spec(checked: Plan, arm: PlannedArm, where: Path, suite_file: Path) -> ArmSpec:
+    model = checked.models[arm.profile]
     spec = ArmSpec(
-        role=role,
-        backend=backend,
-        topology=str(topology),
-        model=str(checked.model.folder),
+        role=arm.role,
+        backend=arm.backend,
+        topology=str(arm.topology),
+        profile=arm.profile,
+        left_out=sorted(checked.unavailable),
+        model=str(model.folder),
         suite=suite_file.resolve(),
         capture=where,
-        expected_executor=checked.executors[backend],
+        expected_executor=checked.executors[arm.backend],
         engine_core=checked.options.engine_core,
-        engine_args={**checked.model.engine_args, **checked.options.engine_args},
+        engine_args={**model.engine_args, **checked.options.engine_args},
     )
     spec.capture = (where / f"{spec.label}.jsonl").resolve()
     return spec

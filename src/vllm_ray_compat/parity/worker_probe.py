@@ -42,6 +42,23 @@ class WorkerProbe:
             },
         }
 
+    def raycompat_scale_weights(self, factor: float) -> int:
+        """Multiply every weight by *factor*, as a trainer would push new ones.
+
+        Returns:
+            How many parameters changed.
+        """
+        import torch
+
+        changed = 0
+        worker: Any = self
+        with torch.no_grad():
+            for parameter in worker.get_model().parameters():
+                if parameter.is_floating_point():
+                    parameter.mul_(factor)
+                    changed += 1
+        return changed
+
 
 def _path_of(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"

@@ -1,22 +1,28 @@
 """Suites: named lists of workloads, kept as JSON files beside this module.
 
 A workload is a batch of requests given to the engine at once, so that both arms see the same
-batch composition; the engine options it needs are the suite's, because an arm starts its engine
-once.
+batch composition. The engine options it needs are the suite's, or those of a profile: an arm starts
+its engine once, and there is an arm a profile.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
+from packaging.specifiers import SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from vllm_ray_compat.errors import UsageError, unknown
 
 SCHEMA = "vllm_ray_compat.suite/1"
+
+#: The profile of workloads that name none: the suite's own engine options.
+DEFAULT_PROFILE = "default"
+_PROFILE_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
 class SuiteError(UsageError):
@@ -28,22 +34,85 @@ class _Strict(BaseModel):
 
 
 class Prompt(_Strict):
-    """The text of a prompt, repeated: ``{"text": "one two ", "times": 40}``."""
+    """A text or token ids, repeated: ``{"text": "one two ", "times": 40}``; or chat messages."""
 
-    text: str
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    messages: tuple[dict[str, Any], ...] | None = None
     times: int = Field(default=1, ge=1)
 
-    def render(self) -> str:
-        """Return the whole prompt."""
-        return self.text * self.times
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> Prompt:
+        given = [n for n in ("text", "token_ids", "messages") if getattr(self, n) is not None]
+        if len(given) != 1:
+            raise ValueError(f"a prompt is one of text, token_ids and messages; here: {given}")
+        return self
+
+    def render(self) -> Any:
+        """Return what vLLM takes: a text, or a dictionary with token ids.
+
+        Messages are for the chat template of the model, which only the engine has: they are
+        returned as they are.
+        """
+        if self.text is not None:
+            return self.text * self.times
+        if self.token_ids is not None:
+            return {"prompt_token_ids": list(self.token_ids) * self.times}
+        return [dict(message) for message in self.messages or ()]
+
+
+#: How a request ends that went as it should.
+Ending = Literal["answer", "refusal", "abort"]
 
 
 class Request(_Strict):
-    """One request: its id (unique in the workload), prompt and vLLM sampling parameters."""
+    """One request: its id (unique in the workload), prompt and vLLM sampling parameters.
+
+    ``abort_after``: abort it once it has that many tokens. ``lora``: the name of an adapter of
+    the workload's profile. ``refused``: the engine must refuse it, and with the same error.
+    """
 
     id: str
     prompt: Prompt
     sampling: dict[str, Any] = {}
+    abort_after: int | None = Field(default=None, ge=1)
+    lora: str | None = None
+    refused: bool = False
+
+    @property
+    def ending(self) -> Ending:
+        """How it must end."""
+        if self.refused:
+            return "refusal"
+        return "answer" if self.abort_after is None else "abort"
+
+
+class Operation(_Strict):
+    """Something done to the engine before a workload's requests are handed over.
+
+    ``sleep`` and ``wake_up`` are vLLM's; ``reset_prefix_cache``, too; ``scale_weights`` has every
+    worker multiply its weights by ``factor``, through collective RPC.
+    """
+
+    do: Literal["sleep", "wake_up", "reset_prefix_cache", "scale_weights"]
+    level: int = 1
+    factor: float = 1.0
+
+
+class Unavailable(_Strict):
+    """Where a workload cannot run at all, whatever the executor: named, never left out in silence.
+
+    ``on`` is the platform (``cpu``, ``cuda``); ``vllm`` a version specifier, empty for every one.
+    """
+
+    on: str
+    vllm: str = ""
+    why: str
+    source: str
+
+    def applies(self, platform: str, vllm: str) -> bool:
+        """Say whether this holds on *platform* with release *vllm*."""
+        return self.on == platform and SpecifierSet(self.vllm).contains(vllm, prereleases=True)
 
 
 class Workload(_Strict):
@@ -51,6 +120,10 @@ class Workload(_Strict):
 
     name: str
     about: str
+    profile: str = DEFAULT_PROFILE
+    kind: Literal["generate", "embed"] = "generate"
+    before: tuple[Operation, ...] = ()
+    unavailable: tuple[Unavailable, ...] = ()
     requests: tuple[Request, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -61,12 +134,29 @@ class Workload(_Strict):
         return self
 
 
+class Profile(_Strict):
+    """A set of engine options of its own: each is an engine more to start in every arm.
+
+    ``engine``: options beside those of the suite, and before them. ``model``: another model than
+    the run's, when the workloads need one (``tiny-moe``). ``engines``: how many live at once on
+    the host, each running the workloads. ``lora``: names of adapters that are made for the model.
+    """
+
+    about: str
+    engine: dict[str, Any] = {}
+    model: str | None = None
+    engines: int = Field(default=1, ge=1)
+    lora: tuple[str, ...] = ()
+    unavailable: tuple[Unavailable, ...] = ()
+
+
 class Suite(_Strict):
     """Workloads with the engine options they need (names as in vLLM's ``EngineArgs``)."""
 
     schema_: str = Field(alias="schema")
     name: str
     engine: dict[str, Any] = {}
+    profiles: dict[str, Profile] = {}
     workloads: tuple[Workload, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -76,7 +166,42 @@ class Suite(_Strict):
         twice = [i for i, n in Counter(w.name for w in self.workloads).items() if n > 1]
         if twice:
             raise ValueError(f"workload names must be unique; twice: {twice}")
+        bad = [name for name in self.profiles if not _PROFILE_NAME.fullmatch(name)]
+        if bad or DEFAULT_PROFILE in self.profiles:
+            raise ValueError(
+                f"profile names are lower case letters, digits and dashes, and {DEFAULT_PROFILE!r} "
+                f"is the suite's own options; here: {sorted(self.profiles)}"
+            )
+        for workload in self.workloads:
+            profile = self.profiles.get(workload.profile)
+            if profile is None and workload.profile != DEFAULT_PROFILE:
+                raise ValueError(
+                    f"workload {workload.name!r} wants profile {workload.profile!r}; there are "
+                    f"{sorted([DEFAULT_PROFILE, *self.profiles])}"
+                )
+            adapters = () if profile is None else profile.lora
+            for request in workload.requests:
+                if request.lora is not None and request.lora not in adapters:
+                    raise ValueError(
+                        f"workload {workload.name!r}, request {request.id!r} wants adapter "
+                        f"{request.lora!r}, which its profile does not name"
+                    )
         return self
+
+    def used_profiles(self) -> list[str]:
+        """Return the profiles that workloads use, the suite's own options first."""
+        return sorted({w.profile for w in self.workloads}, key=lambda p: (p != DEFAULT_PROFILE, p))
+
+    def of_profile(self, name: str) -> list[Workload]:
+        """Return the workloads of a profile, in their order."""
+        return [workload for workload in self.workloads if workload.profile == name]
+
+    def profile(self, name: str) -> Profile:
+        """Return a profile with the suite's own options merged in."""
+        if name == DEFAULT_PROFILE:
+            return Profile(about="The suite's own options.", engine=self.engine)
+        found = self.profiles[name]
+        return found.model_copy(update={"engine": {**self.engine, **found.engine}})
 
 
 def suite_names() -> list[str]:

@@ -1,0 +1,78 @@
+"""Turn the requests of a workload into what vLLM takes, and do what comes before them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllm_ray_compat.parity.workloads import Operation, Request, Workload
+
+
+class OperationError(Exception):
+    """An operation had no effect, so that what follows would prove nothing."""
+
+
+def prepare(
+    llm: Any, workload: Workload, adapters: Mapping[str, Any]
+) -> list[tuple[Request, dict[str, Any]]]:
+    """Return each request with the arguments of ``LLMEngine.add_request``, or the error it raised.
+
+    Args:
+        llm: the live ``vllm.LLM``; its tokenizer has the chat template.
+        workload: whose requests.
+        adapters: name -> ``LoRARequest``.
+    """
+    prepared: list[tuple[Request, dict[str, Any]]] = []
+    for request in workload.requests:
+        try:
+            arguments = {"prompt": prompt_of(llm, request), "params": sampling_params(request)}
+        except Exception as error:  # a parameter that vLLM refuses is an answer to compare
+            prepared.append((request, {"error": error}))
+            continue
+        if request.lora is not None:
+            arguments["lora_request"] = adapters[request.lora]
+        prepared.append((request, arguments))
+    return prepared
+
+
+def prompt_of(llm: Any, request: Request) -> Any:
+    """Return the prompt as vLLM takes it, chat messages rendered by the model's own template."""
+    if request.prompt.messages is None:
+        return request.prompt.render()
+    return llm.get_tokenizer().apply_chat_template(
+        request.prompt.render(), tokenize=False, add_generation_prompt=True
+    )
+
+
+def sampling_params(request: Request) -> Any:
+    """Build ``vllm.SamplingParams``; JSON has no integer keys and no nested parameter classes."""
+    from vllm import SamplingParams
+
+    given = dict(request.sampling)
+    if "logit_bias" in given:
+        given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
+    if "structured_outputs" in given:
+        from vllm.sampling_params import StructuredOutputsParams
+
+        given["structured_outputs"] = StructuredOutputsParams(**given["structured_outputs"])
+    return SamplingParams(**given)
+
+
+def operate(llm: Any, operation: Operation) -> None:
+    """Do *operation* to the engine.
+
+    Raises:
+        OperationError: it had no effect.
+        Exception: what vLLM raises.
+    """
+    if operation.do == "sleep":
+        llm.sleep(level=operation.level)
+    elif operation.do == "wake_up":
+        llm.wake_up()
+    elif operation.do == "reset_prefix_cache":
+        if llm.reset_prefix_cache() is False:
+            raise OperationError("the prefix cache was not reset: blocks are still in use")
+    else:
+        changed = llm.collective_rpc("raycompat_scale_weights", args=(operation.factor,))
+        if not all(changed):
+            raise OperationError(f"weights changed by rank: {changed}; all must have some")
