@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity.drive import Driven
-from vllm_ray_compat.parity.workloads import Request
+from vllm_ray_compat.parity.workloads import Request, Workload
 
 #: How a completion ends that says something about the model.
 _ANSWERED = ("stop", "length")
@@ -38,6 +38,7 @@ def generated(workload: str, driven: Driven) -> cap.Result:
         num_cached_tokens=last.num_cached_tokens,
         token_times_s=[round(at, 6) for at in driven.times_s],
         token_steps=list(driven.steps),
+        preemptions=driven.preemptions,
     )
 
 
@@ -85,12 +86,16 @@ def fault(request: Request, result: cap.Result) -> str | None:
     return None
 
 
-def first_fault(requests: Sequence[Request], results: Sequence[cap.Result]) -> str | None:
+def first_fault(workload: Workload, results: Sequence[cap.Result]) -> str | None:
     """Return the first :func:`fault` of a workload as a whole sentence, or None."""
-    for request, result in zip(requests, results, strict=True):
+    for request, result in zip(workload.requests, results, strict=True):
         what = fault(request, result)
         if what is not None:
             return f"workload {result.workload}, request {request.id} {what}"
+    # Where the scheduler cannot be seen, nothing is known of preemptions.
+    seen = [r.preemptions for r in results if r.preemptions is not None]
+    if "preemption" in workload.expects and seen and not any(seen):
+        return f"workload {workload.name}: no request was preempted; the KV cache is too large"
     return None
 
 

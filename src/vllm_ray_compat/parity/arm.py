@@ -154,7 +154,7 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
             for result in results:
                 out.write(result)
             took[name] = round(time.monotonic() - began, 3)
-            if (what := first_fault(workload.requests, results)) is not None:
+            if (what := first_fault(workload, results)) is not None:
                 raise ArmFailedError("workload", what)
 
     out.phase("shutdown")

@@ -138,6 +138,9 @@ class Result(_Record):
         default=None, description="The engine step, from 0, that brought each token of output 0."
     )
     embedding: list[float | str] | None = None
+    preemptions: int | None = Field(
+        default=None, description="How often it was preempted; None: the scheduler is elsewhere."
+    )
 
 
 class Failure(_Record):

@@ -31,6 +31,7 @@ FIELDS: tuple[str, ...] = (
     "error",
     "embedding",
     "token_steps",
+    "preemptions",
 )
 
 #: What two captures must have in common to be compared at all.
@@ -250,6 +251,7 @@ _FIELD_CHECKS: dict[str, Callable[[cap.Result, cap.Result], Divergence | None]] 
     "num_cached_tokens": _whole("num_cached_tokens"),
     "error": _whole("error"),
     "embedding": lambda a, b: _floats(a.embedding, b.embedding),
+    "preemptions": _whole("preemptions"),
     "token_steps": lambda a, b: _sequence(a.token_steps, b.token_steps),
 }
 

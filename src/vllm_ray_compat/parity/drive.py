@@ -30,6 +30,7 @@ class Driven:
         aborted: it was aborted, as the suite asks.
         times_s: seconds from handing over the batch until each token of output 0 arrived.
         steps: the step, from 0, that brought each token of output 0.
+        preemptions: how often it was preempted; None when the scheduler is in another process.
     """
 
     request: Request
@@ -39,6 +40,7 @@ class Driven:
     aborted: bool = False
     times_s: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
+    preemptions: int | None = None
 
 
 def drive(engine: Any, prepared: Sequence[tuple[Request, dict[str, Any]]]) -> list[Driven]:
@@ -67,10 +69,14 @@ def drive(engine: Any, prepared: Sequence[tuple[Request, dict[str, Any]]]) -> li
             one.refused = error
         else:
             alive.add(name)
+    if _scheduler(engine) is not None:
+        for one in driven.values():
+            one.preemptions = 0
     step = 0
     while alive:
         outputs = engine.step()
         now = time.monotonic() - began
+        _count_preemptions(engine, driven)
         for output in outputs:
             if output.request_id not in alive:
                 continue  # the last word on one that was aborted
@@ -95,6 +101,20 @@ def _keep(one: Driven, output: Any, now: float, step: int) -> None:
         new = len(first.token_ids) - len(one.steps)
         one.times_s += [now] * new
         one.steps += [step] * new
+
+
+def _count_preemptions(engine: Any, driven: dict[str, Driven]) -> None:
+    """Ask the scheduler, where it is in this process, how often each request was preempted."""
+    for request in getattr(_scheduler(engine), "requests", {}).values():
+        # vLLM adds a suffix of its own to the id it was given.
+        one = driven.get("-".join(request.request_id.split("-")[:2]))
+        if one is not None:
+            one.preemptions = max(one.preemptions or 0, int(request.num_preemptions))
+
+
+def _scheduler(engine: Any) -> Any:
+    """Return the scheduler; None when the engine core is another process."""
+    return getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
 
 
 def _is_due(one: Driven) -> bool:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from vllm_ray_compat.errors import UnusableEnvironmentError, UsageError
-from vllm_ray_compat.parity.tiny_model import cache_root, ensure_tiny_model
+from vllm_ray_compat.parity.tiny_model import cache_root, ensure_tiny_model, ensure_tiny_moe
 
-TINY = "tiny"
+#: Models that are made here, on first use.
+_MADE = {"tiny": ensure_tiny_model, "tiny-moe": ensure_tiny_moe}
 
 
 class ModelError(UsageError):
@@ -29,17 +30,17 @@ class Model:
 
 
 def find_model(name: str) -> Model:
-    """Find *name*: ``tiny``, a folder, or a model in the Hugging Face cache. Never downloads.
+    """Find ``tiny``, ``tiny-moe``, a folder, or a model in the Hugging Face cache; no download.
 
     Raises:
         ModelError: nothing is there, or ``config.json`` lacks the number of heads or layers.
     """
-    if name == TINY:
+    if name in _MADE:
         try:
-            folder = ensure_tiny_model()
+            folder = _MADE[name]()
         except OSError as error:
             raise UnusableEnvironmentError(
-                f"The tiny model cannot be written to {cache_root()}: {error.strerror}. Set "
+                f"The model {name} cannot be written to {cache_root()}: {error.strerror}. Set "
                 "XDG_CACHE_HOME to a folder that can be written."
             ) from None
         # "auto" would turn float32 into bfloat16.

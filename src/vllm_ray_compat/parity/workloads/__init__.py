@@ -116,7 +116,11 @@ class Unavailable(_Strict):
 
 
 class Workload(_Strict):
-    """A batch of requests."""
+    """A batch of requests.
+
+    ``expects``: what must have happened to at least one request, or the workload proves nothing
+    (``preemption``).
+    """
 
     name: str
     about: str
@@ -124,6 +128,7 @@ class Workload(_Strict):
     kind: Literal["generate", "embed"] = "generate"
     before: tuple[Operation, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
+    expects: tuple[Literal["preemption"], ...] = ()
     requests: tuple[Request, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
