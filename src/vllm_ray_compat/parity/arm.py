@@ -63,11 +63,19 @@ class ArmSpec(BaseModel):
     engine_args: dict[str, Any] = {}
     profile: str = DEFAULT_PROFILE
     left_out: list[str] = []
+    side: str = ""
+    python: str | None = None
+    vllm: str = ""
+
+    @property
+    def name(self) -> str:
+        """What is compared, for displays: ``legacy``, ``legacy@0.19.1``, or a class's name."""
+        return self.side or short_name(self.backend)
 
     @property
     def label(self) -> str:
         """How the arm is called in displays and file names: ``tp2-reference-legacy``."""
-        name = f"{self.topology}-{self.role}-{short_name(self.backend)}"
+        name = f"{self.topology}-{self.role}-{self.name}"
         return name if self.profile == DEFAULT_PROFILE else f"{name}-{self.profile}"
 
 

@@ -55,6 +55,7 @@ class RayCluster:
         fake_devices: bool,
         stop: StopRequest | None = None,
         start_timeout_s: float = 60.0,
+        python: str | None = None,
     ) -> None:
         """Prepare a cluster.
 
@@ -66,12 +67,14 @@ class RayCluster:
             fake_devices: declare *devices* GPUs that do not exist (CPU platform).
             stop: asked while Ray starts.
             start_timeout_s: seconds until a start counts as failed.
+            python: the interpreter whose Ray it is; default this one.
         """
         self._devices = devices
         self._environ = dict(environ)
         self._log = log
         self._fake_devices = fake_devices
         self._stop = stop or StopRequest()
+        self._python = python
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
@@ -130,7 +133,13 @@ class RayCluster:
             # Since 0.24 the legacy executor no longer sets this for its workers, and Compiled
             # Graph fails at the first step without it (defect L-1).
             environ.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(self._devices))))
-        self._process = spawn("ray.scripts.scripts", *arguments, log=self._log, environ=environ)
+        self._process = spawn(
+            "ray.scripts.scripts",
+            *arguments,
+            log=self._log,
+            environ=environ,
+            python=self._python,
+        )
         deadline = time.monotonic() + self._start_timeout_s
         while True:
             self._stop.check()

@@ -15,6 +15,8 @@ from vllm_ray_compat.parity.topology import parse_topology
 
 #: What every arm of a topology must have in common with the reference, else nothing is proved.
 _PINNED = ("vllm", "torch", "dtype", "async_scheduling", "enforce_eager", "v2_model_runner")
+#: And what they must have in common in two Python environments.
+_ALWAYS_PINNED = ("dtype", "async_scheduling", "enforce_eager")
 
 
 def check_what_ran(checked: Plan, outcome: ArmOutcome, before: Sequence[ArmOutcome]) -> None:
@@ -30,8 +32,8 @@ def check_what_ran(checked: Plan, outcome: ArmOutcome, before: Sequence[ArmOutco
     wrong = []
     if len(engine.workers) != world_size:
         wrong.append(f"{len(engine.workers)} workers instead of {world_size}")
-    if not checked.vllm.version.startswith(engine.vllm.partition("+")[0]):
-        wrong.append(f"vLLM {engine.vllm} instead of {checked.vllm.version}")
+    if not outcome.spec.vllm.startswith(engine.vllm.partition("+")[0]):
+        wrong.append(f"vLLM {engine.vllm} instead of {outcome.spec.vllm}")
     if len(capture.results) != _expected_results(checked, outcome.spec.profile):
         wrong.append(f"{len(capture.results)} results for the requests of the suite")
     for other in before:
@@ -41,10 +43,11 @@ def check_what_ran(checked: Plan, outcome: ArmOutcome, before: Sequence[ArmOutco
         )
         reference = _read(other) if same else None
         if other.spec.role == REFERENCE and reference is not None and reference.engine is not None:
+            pinned = _PINNED if other.spec.python == outcome.spec.python else _ALWAYS_PINNED
             wrong += [
                 f"{name} {getattr(engine, name)} where the reference has "
                 f"{getattr(reference.engine, name)}"
-                for name in _PINNED
+                for name in pinned
                 if getattr(engine, name) != getattr(reference.engine, name)
             ]
     if wrong:
@@ -102,19 +105,19 @@ def conclude(
             floors.append(
                 rep.NoiseFloor(
                     topology=topology,
-                    reference=checked.options.reference,
+                    reference=checked.reference.name,
                     runs=2,
                     requests=sum(len(references[p].results) for p in noise_of),
                     differences=[d for floor in noise_of.values() for d in differences(floor)],
                 )
             )
-        for backend in dict.fromkeys(o.spec.backend for o in here if o.spec.role == CANDIDATE):
+        for name in dict.fromkeys(o.spec.name for o in here if o.spec.role == CANDIDATE):
             found: list[Comparison] = []
-            mine = [o for o in here if o.spec.role == CANDIDATE and o.spec.backend == backend]
+            mine = [o for o in here if o.spec.role == CANDIDATE and o.spec.name == name]
             for outcome in mine:
                 candidate, profile = captures[outcome.spec.label], outcome.spec.profile
                 if profile in references and candidate is not None and outcome.failure is None:
-                    found += compare(topology, references[profile], candidate)
+                    found += compare(topology, references[profile], candidate, name)
             verdict = noise.judge([c for floor in noise_of.values() for c in floor], found)
             if any(o.failure for o in here if o.spec.role != CANDIDATE or o in mine):
                 verdict = "inconclusive" if any(o.environment for o in here) else "fail"
@@ -122,8 +125,8 @@ def conclude(
             verdicts.append(
                 rep.TopologyVerdict(
                     topology=topology,
-                    reference=checked.options.reference,
-                    candidate=backend,
+                    reference=checked.reference.name,
+                    candidate=name,
                     verdict=verdict,
                     requests=len({(c.workload, c.request) for c in found}),
                     different=len({(c.workload, c.request) for c in differences(found)}),
@@ -135,7 +138,7 @@ def conclude(
         overall = "fail"
     return rep.Report(
         verdict=overall,
-        vllm=checked.vllm.version,
+        vllm=checked.reference.vllm,
         suite=checked.suite.name,
         model=checked.options.model,
         engine_core=checked.options.engine_core,

@@ -16,7 +16,7 @@ RAY_LOGS = "ray-logs"
 #: The endings of an arm's own files, ``<arm>.spec.json`` and so on.
 _ARM_ENDINGS = (".spec.json", ".jsonl", ".log")
 _ROLES = ("reference", "reference-again", "candidate")
-_FIXED = ("report.json", "suite.json", "ray-start.log")
+_FIXED = ("report.json", "suite.json", "ray-start.log", "ray-start-2.log")
 
 
 def check(folder: Path) -> None:

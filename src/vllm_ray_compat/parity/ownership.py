@@ -29,7 +29,11 @@ _PAUSE_S = 0.2
 
 
 def spawn(
-    module: str, *arguments: str, log: Path, environ: Mapping[str, str]
+    module: str,
+    *arguments: str,
+    log: Path,
+    environ: Mapping[str, str],
+    python: str | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start ``python -m module`` in a session of its own, which ends when this process dies.
 
@@ -38,10 +42,11 @@ def spawn(
         arguments: its arguments.
         log: where both of its streams go.
         environ: its whole environment.
+        python: the interpreter; default this one.
     """
     with log.open("wb") as stream:
         return subprocess.Popen(
-            [sys.executable, str(guard.__file__), module, *arguments],
+            [python or sys.executable, str(guard.__file__), module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from vllm_ray_compat.errors import UnusableEnvironmentError, UsageError, unknown
-from vllm_ray_compat.executors import catalog
-from vllm_ray_compat.flag import Flag, FlagValue
+from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity import faults, folder
-from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR, is_class
+from vllm_ray_compat.parity.arm import MP
 from vllm_ray_compat.parity.models import Model, find_model
+from vllm_ray_compat.parity.sides import Side, resolve
 from vllm_ray_compat.parity.topology import Topology, parse_topology
 from vllm_ray_compat.parity.workloads import Profile, Suite, Unavailable, load_suite
 from vllm_ray_compat.schedule import Backend
-from vllm_ray_compat.selector import select
-from vllm_ray_compat.settings import Settings, describe_unknown, read_settings
-from vllm_ray_compat.vllm_api import Installation, find_vllm
-
-BACKENDS: tuple[str, ...] = (Backend.LEGACY.value, Backend.V2.value, MP)
+from vllm_ray_compat.settings import describe_unknown, read_settings
 
 #: Engine arguments that a run sets itself, and from what.
 RESERVED_ENGINE_ARGS = {
@@ -38,16 +32,6 @@ RESERVED_ENGINE_ARGS = {
 REFERENCE: Literal["reference"] = "reference"
 AGAIN: Literal["reference-again"] = "reference-again"
 CANDIDATE: Literal["candidate"] = "candidate"
-
-
-class RayMissingError(UnusableEnvironmentError):
-    """Ray is not installed (exit code 3)."""
-
-    def __str__(self) -> str:
-        return (
-            "Ray is not installed in this Python environment, and the legacy and v2 executors "
-            "need it. Install it: pip install 'ray[cgraph]' (without a GPU: pip install ray)."
-        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +55,7 @@ class PlannedArm(NamedTuple):
     """One arm of a run, in the order in which they run."""
 
     topology: Topology
-    backend: str
+    side: Side
     role: str
     profile: str
 
@@ -81,13 +65,10 @@ class Plan:
     """A checked run: nothing in it can still be a mistake of the caller."""
 
     options: Options
-    vllm: Installation
     model: Model
     suite: Suite
     topologies: tuple[Topology, ...]
-    executors: Mapping[str, str]
     arms: tuple[PlannedArm, ...]
-    cpu: bool
     #: Model of each profile.
     models: Mapping[str, Model]
     #: Workload or profile -> why the platform cannot run it, whatever the executor.
@@ -102,7 +83,12 @@ class Plan:
     @property
     def needs_ray(self) -> bool:
         """Whether an arm runs on Ray."""
-        return any(arm.backend != MP for arm in self.arms)
+        return any(arm.side.backend != MP for arm in self.arms)
+
+    @property
+    def reference(self) -> Side:
+        """The side that is taken as right."""
+        return self.arms[0].side
 
     @property
     def starts_ray(self) -> bool:
@@ -117,11 +103,6 @@ def plan(options: Options) -> Plan:
         UsageError: an unknown word, a topology that does not fit, a model that is not there.
         UnusableEnvironmentError: no vLLM, no Ray, or an executor this release does not have.
     """
-    for backend in (options.reference, *options.candidates):
-        if is_class(backend):
-            _check_class(backend)
-        elif backend not in BACKENDS:
-            raise unknown("backend", backend, BACKENDS)
     if options.inject_fault is not None and options.inject_fault not in faults.FAULTS:
         raise unknown("fault", options.inject_fault, faults.FAULTS)
     if options.ray_address is not None and not options.ray_address.strip():
@@ -135,9 +116,9 @@ def plan(options: Options) -> Plan:
     topologies = tuple(dict.fromkeys(parse_topology(text) for text in options.topologies))
     settings = read_settings()
 
-    candidates = tuple(dict.fromkeys(options.candidates))
-    vllm = find_vllm()
-    unavailable = _unavailable(suite, "cpu" if vllm.is_cpu_build else "cuda", vllm.version)
+    reference = resolve(options.reference)
+    candidates = list(dict.fromkeys(resolve(text) for text in options.candidates))
+    unavailable = _unavailable(suite, [reference, *candidates])
     profiles = [
         profile
         for profile in suite.used_profiles()
@@ -149,19 +130,20 @@ def plan(options: Options) -> Plan:
             + "; ".join(f"{name}: {one.why}" for name, one in unavailable.items())
         )
     arms = tuple(
-        PlannedArm(topology, backend, role, profile)
+        PlannedArm(topology, side, role, profile)
         for topology in topologies
         for profile in profiles
-        for backend, role in (
-            (options.reference, REFERENCE),
-            *((backend, CANDIDATE) for backend in candidates),
-            (options.reference, AGAIN),
+        for side, role in (
+            (reference, REFERENCE),
+            *((candidate, CANDIDATE) for candidate in candidates),
+            (reference, AGAIN),
         )
     )
-    backends = {arm.backend for arm in arms}
-    if backends != {MP} and importlib.util.find_spec("ray") is None:
-        raise RayMissingError
-    executors = {backend: _executor(vllm, backend) for backend in backends}
+    if options.ray_address is not None and any(s.python for s in (reference, *candidates)):
+        raise UsageError(
+            "--ray-address goes with this environment alone: Ray wants the same Python and Ray on "
+            "both ends. Leave it out, and each environment gets a cluster of its own."
+        )
     model = find_model(options.model)
     models = {name: _model_of(suite.profile(name), model) for name in profiles}
     for topology in topologies:
@@ -170,25 +152,22 @@ def plan(options: Options) -> Plan:
     folder.check(options.report_dir)
     return Plan(
         options=options,
-        vllm=vllm,
         model=model,
         suite=suite,
         topologies=topologies,
-        executors=executors,
         arms=arms,
-        cpu=vllm.is_cpu_build,
         models=models,
         unavailable=unavailable,
         remarks=tuple(describe_unknown(name) for name in settings.unknown),
     )
 
 
-def _unavailable(suite: Suite, platform: str, vllm: str) -> dict[str, Unavailable]:
-    """Return the workloads that cannot run here, whatever the executor."""
+def _unavailable(suite: Suite, sides: Sequence[Side]) -> dict[str, Unavailable]:
+    """Return the workloads that one of the environments cannot run, whatever the executor."""
     found: dict[str, Unavailable] = {}
     for workload in suite.workloads:
         for one in (*suite.profile(workload.profile).unavailable, *workload.unavailable):
-            if one.applies(platform, vllm):
+            if any(one.applies(side.platform, side.vllm) for side in sides):
                 found.setdefault(workload.name, one)
     return found
 
@@ -196,41 +175,6 @@ def _unavailable(suite: Suite, platform: str, vllm: str) -> dict[str, Unavailabl
 def _model_of(profile: Profile, model: Model) -> Model:
     """Return the model of a profile: its own where it names one."""
     return model if profile.model is None else find_model(profile.model)
-
-
-def _check_class(backend: str) -> None:
-    """Check that a backend given as ``module:Class`` has a module, without importing it.
-
-    Raises:
-        UsageError: it has none.
-    """
-    module, _, name = backend.partition(":")
-    try:
-        found = importlib.util.find_spec(module) if module else None
-    except (ImportError, ValueError):
-        found = None
-    if found is None or not name.isidentifier():
-        raise UsageError(
-            f"Backend {backend!r} names no executor class: give module:Class, or one of "
-            f"{', '.join(BACKENDS)}."
-        )
-
-
-def _executor(vllm: Installation, backend: str) -> str:
-    """Return the class that the arm of *backend* must turn out to run."""
-    if backend == MP:
-        return MP_EXECUTOR
-    if is_class(backend):
-        return backend
-    value = FlagValue.OFF if backend == Backend.LEGACY.value else FlagValue.ON
-    here = read_settings()
-    settings = Settings(
-        restore_legacy=True, repairs=here.repairs, unwanted_repairs=here.unwanted_repairs
-    )
-    decision = select(vllm, flag=Flag(value), settings=settings)
-    if not catalog.is_present(decision):
-        raise catalog.ExecutorMissingError(catalog.missing_text(decision))
-    return decision.loaded
 
 
 def parse_engine_args(texts: Sequence[str]) -> dict[str, Any]:

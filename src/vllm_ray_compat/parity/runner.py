@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from vllm_ray_compat import schedule
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity import environment, folder
 from vllm_ray_compat.parity.arm import MP, ArmSpec
@@ -22,7 +21,6 @@ from vllm_ray_compat.parity.ownership import Segments
 from vllm_ray_compat.parity.plan import Plan, PlannedArm
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.supervise import ArmOutcome, run_arm
-from vllm_ray_compat.schedule import Backend
 
 
 class Watcher(Protocol):
@@ -56,33 +54,31 @@ def run(
     suite_file.write_text(
         checked.suite.model_dump_json(by_alias=True, indent=2) + "\n", encoding="utf-8"
     )
-    base = environment.base_environment(os.environ if environ is None else environ, cpu=checked.cpu)
+    given = os.environ if environ is None else environ
     outcomes: list[ArmOutcome] = []
     segments = Segments()
     with contextlib.ExitStack() as stack:
         stack.callback(segments.free)  # last, when no worker of ours is left to use them
-        cluster, ray = _reach_ray(checked, base, where, watch, stack, stop)
+        rays = _reach_ray(checked, given, where, watch, stack, stop)
         for arm in checked.arms:
             if any(outcome.environment for outcome in outcomes):
                 break
-            backend = arm.backend
+            side = arm.side
+            ray = rays.get(side.python, _NO_RAY) if side.backend != MP else _NO_RAY
             spec = _spec(checked, arm, where, suite_file)
             watch.step(spec.label)
             outcome = run_arm(
                 spec,
                 environment.arm_environment(
-                    base,
-                    backend,
+                    environment.base_environment(given, cpu=side.is_cpu_build),
+                    side.backend,
                     engine_core=options.engine_core,
-                    ray={} if backend == MP else ray,
-                    restore_legacy=(
-                        backend == Backend.LEGACY.value
-                        and checked.executors[backend] in schedule.COMPAT_EXECUTORS.values()
-                    ),
+                    ray=ray.variables,
+                    restore_legacy=side.restores_legacy,
                 ),
                 where,
                 options.arm_timeout_s,
-                cluster,
+                ray.cluster,
                 _phase_teller(watch),
                 stop,
                 segments,
@@ -94,8 +90,8 @@ def run(
                 if outcome.failure is None
                 else f"FAILED: {outcome.failure}"
             )
-        if cluster is not None and any(outcome.failure for outcome in outcomes):
-            _keep_ray_logs(cluster, where)
+        if any(outcome.failure for outcome in outcomes):
+            _keep_ray_logs(rays, where)
     report = conclude(
         checked, outcomes, segments.free(), started.isoformat(timespec="seconds"), began
     )
@@ -103,45 +99,65 @@ def run(
     return report
 
 
+class _Ray(NamedTuple):
+    """The Ray of one Python environment: its cluster, where the run started it, and the way."""
+
+    cluster: RayCluster | None
+    variables: Mapping[str, str]
+
+
+_NO_RAY = _Ray(None, {})
+
+
 def _reach_ray(
     checked: Plan,
-    base: Mapping[str, str],
+    given: Mapping[str, str],
     where: Path,
     watch: Watcher,
     stack: contextlib.ExitStack,
     stop: StopRequest,
-) -> tuple[RayCluster | None, dict[str, str]]:
-    if not checked.needs_ray:
-        return None, {}
-    if checked.options.ray_address is not None:
-        return None, environment.other_cluster(checked.options.ray_address)
-    watch.step("Ray cluster")
-    began = time.monotonic()
-    cluster = stack.enter_context(
-        RayCluster(
-            devices=max(topology.world_size for topology in checked.topologies),
-            environ=base,
-            log=where / "ray-start.log",
-            fake_devices=checked.cpu,
-            stop=stop,
+) -> dict[str | None, _Ray]:
+    """Start a cluster for each Python environment that needs one, or name the one there is."""
+    sides = {arm.side.python: arm.side for arm in checked.arms if arm.side.backend != MP}
+    if sides and checked.options.ray_address is not None:
+        return {None: _Ray(None, environment.other_cluster(checked.options.ray_address))}
+    rays: dict[str | None, _Ray] = {}
+    for number, (python, side) in enumerate(sides.items(), 1):
+        watch.step("Ray cluster" if len(sides) == 1 else f"Ray cluster for {side.name}")
+        began = time.monotonic()
+        cluster = stack.enter_context(
+            RayCluster(
+                devices=max(topology.world_size for topology in checked.topologies)
+                * max(checked.suite.profile(arm.profile).engines for arm in checked.arms),
+                environ=environment.base_environment(given, cpu=side.is_cpu_build),
+                log=where / ("ray-start.log" if number == 1 else f"ray-start-{number}.log"),
+                fake_devices=side.is_cpu_build,
+                stop=stop,
+                python=python,
+            )
         )
-    )
-    watch.done(f"started in {time.monotonic() - began:.1f} s at {cluster.address}")
-    return cluster, environment.own_cluster(cluster.address, cluster.node_ip, cluster.credentials)
+        watch.done(f"started in {time.monotonic() - began:.1f} s at {cluster.address}")
+        rays[python] = _Ray(
+            cluster, environment.own_cluster(cluster.address, cluster.node_ip, cluster.credentials)
+        )
+    return rays
 
 
 def _spec(checked: Plan, arm: PlannedArm, where: Path, suite_file: Path) -> ArmSpec:
     model = checked.models[arm.profile]
     spec = ArmSpec(
         role=arm.role,
-        backend=arm.backend,
+        backend=arm.side.backend,
+        side=arm.side.name,
+        python=arm.side.python,
+        vllm=arm.side.vllm,
         topology=str(arm.topology),
         profile=arm.profile,
         left_out=sorted(checked.unavailable),
         model=str(model.folder),
         suite=suite_file.resolve(),
         capture=where,
-        expected_executor=checked.executors[arm.backend],
+        expected_executor=arm.side.executor,
         engine_core=checked.options.engine_core,
         engine_args={**model.engine_args, **checked.options.engine_args},
     )
@@ -162,11 +178,12 @@ def _phase_teller(watch: Watcher) -> Callable[[cap.Phase], None]:
     return tell
 
 
-def _keep_ray_logs(cluster: RayCluster, where: Path) -> None:
-    if cluster.logs is not None:
-        shutil.copytree(
-            cluster.logs,
-            where / folder.RAY_LOGS,
-            dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns("events", "old"),
-        )
+def _keep_ray_logs(rays: Mapping[str | None, _Ray], where: Path) -> None:
+    for number, ray in enumerate(rays.values(), 1):
+        if ray.cluster is not None and ray.cluster.logs is not None:
+            shutil.copytree(
+                ray.cluster.logs,
+                where / folder.RAY_LOGS / ("" if number == 1 else str(number)),
+                dirs_exist_ok=True,
+                ignore=shutil.ignore_patterns("events", "old"),
+            )

@@ -83,7 +83,11 @@ def run_arm(
     watch = _Watch(spec, cluster, segments, on_phase, stop or StopRequest())
     began = time.monotonic()
     process = spawn(
-        "vllm_ray_compat.parity.arm", str(spec_file.resolve()), log=outcome.log, environ=environ
+        "vllm_ray_compat.parity.arm",
+        str(spec_file.resolve()),
+        log=outcome.log,
+        environ=environ,
+        python=spec.python,
     )
     try:
         hung = not watch.until_exit(process, began + timeout_s)
