@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from vllm_ray_compat.errors import EXIT_DIFFERENCE, EXIT_ENVIRONMENT, EXIT_HOLDS, unknown
 
 if TYPE_CHECKING:
+    from vllm_ray_compat.parity.plan import Plan
     from vllm_ray_compat.parity.report.data import Report
+
+T = TypeVar("T")
 
 _ENGINE_CORES = ("inproc", "process")
 
@@ -25,13 +29,27 @@ def run(
         list[str] | None,
         typer.Option(help="tpN, ppN or tpNppN; repeatable. Default: tp2 and pp2."),
     ] = None,
-    reference: Annotated[str, typer.Option(help="legacy, v2, mp or module:Class.")] = "legacy",
+    reference: Annotated[
+        str,
+        typer.Option(
+            help="legacy, v2, mp or module:Class; legacy@PYTHON runs it in that environment."
+        ),
+    ] = "legacy",
     candidate: Annotated[
         str | None,
         typer.Option(help="As --reference. Default: v2, or legacy when the reference is v2."),
     ] = None,
     also: Annotated[list[str] | None, typer.Option(help="A further candidate; repeatable.")] = None,
-    suite: Annotated[str, typer.Option(help="The suite of workloads.")] = "smoke",
+    suite: Annotated[
+        str, typer.Option(help="The suite of workloads: smoke, full, or a file of your own.")
+    ] = "smoke",
+    requests: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Your own requests, not a suite: the JSON Lines that `vllm run-batch` reads.",
+        ),
+    ] = None,
     report_dir: Annotated[
         Path, typer.Option(help="Where report.json, captures and logs are written.")
     ] = Path("parity-report"),
@@ -50,6 +68,12 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A vLLM engine argument for all arms; repeatable."),
     ] = None,
+    trace: Annotated[
+        bool,
+        typer.Option(
+            help="Also record each step at the executor's boundary, to place a difference."
+        ),
+    ] = False,
     inject_fault: Annotated[
         str | None,
         typer.Option(
@@ -68,8 +92,7 @@ def run(
     environment cannot run it.
     """
     from vllm_ray_compat.parity import plan, runner
-    from vllm_ray_compat.parity.interrupt import InterruptedRunError, StopRequest
-    from vllm_ray_compat.parity.progress import Display, PipeConsole
+    from vllm_ray_compat.parity.progress import PipeConsole
     from vllm_ray_compat.parity.report.console import print_report
 
     if engine_core not in _ENGINE_CORES:
@@ -81,6 +104,8 @@ def run(
             reference=reference,
             candidates=(candidate or _other_than(reference), *(also or ())),
             suite=suite,
+            requests=requests,
+            trace=trace,
             report_dir=report_dir,
             ray_address=ray_address,
             arm_timeout_s=arm_timeout,
@@ -89,21 +114,7 @@ def run(
             engine_args=plan.parse_engine_args(engine_arg or ()),
         )
     )
-    # Off a terminal plain lines, whatever FORCE_COLOR says; on one that cannot move, too.
-    live = sys.stderr.isatty()
-    errors = PipeConsole(stderr=True, force_terminal=live, no_color=not live)
-    for remark in checked.remarks:
-        errors.print(f"Warning: {remark}", markup=False, soft_wrap=True)
-    try:
-        with StopRequest() as stop, Display(errors, checked.steps) as display:
-            report = runner.run(checked, display, stop=stop)
-    except InterruptedRunError as error:
-        errors.print(
-            f"Interrupted: every process of this run was ended; what it wrote is in {report_dir}.",
-            markup=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(128 + error.signum) from None
+    report = watched(checked, runner.run)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
@@ -116,6 +127,33 @@ def run(
         path = report_dir / "report.json"
         console.print(f"Report: {path}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(exit_code(report))
+
+
+def watched(checked: Plan, work: Callable[..., T]) -> T:
+    """Do *work* on a plan with the display of its progress; a signal ends it in order.
+
+    Raises:
+        typer.Exit: it was interrupted; everything of it has ended.
+    """
+    from vllm_ray_compat.parity.interrupt import InterruptedRunError, StopRequest
+    from vllm_ray_compat.parity.progress import Display, PipeConsole
+
+    # Off a terminal plain lines, whatever FORCE_COLOR says; on one that cannot move, too.
+    live = sys.stderr.isatty()
+    errors = PipeConsole(stderr=True, force_terminal=live, no_color=not live)
+    for remark in checked.remarks:
+        errors.print(f"Warning: {remark}", markup=False, soft_wrap=True)
+    try:
+        with StopRequest() as stop, Display(errors, checked.steps) as display:
+            return work(checked, display, stop=stop)
+    except InterruptedRunError as error:
+        errors.print(
+            "Interrupted: every process of this run was ended; what it wrote is in "
+            f"{checked.options.report_dir}.",
+            markup=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(128 + error.signum) from None
 
 
 def _other_than(reference: str) -> str:

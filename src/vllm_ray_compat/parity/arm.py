@@ -28,6 +28,7 @@ from vllm_ray_compat.parity.asking import operate, prepare, prompt_of
 from vllm_ray_compat.parity.drive import drive
 from vllm_ray_compat.parity.lora import lora_requests
 from vllm_ray_compat.parity.topology import parse_topology
+from vllm_ray_compat.parity.trace import ENDING, Tracer
 from vllm_ray_compat.parity.workloads import DEFAULT_PROFILE, Suite, Workload, parse_suite
 from vllm_ray_compat.schedule import COMPAT_EXECUTORS, REPAIRED_EXECUTORS, VLLM_EXECUTORS, Backend
 
@@ -66,6 +67,7 @@ class ArmSpec(BaseModel):
     side: str = ""
     python: str | None = None
     vllm: str = ""
+    trace: bool = False
 
     @property
     def name(self) -> str:
@@ -151,12 +153,15 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
     except (OSError, KeyError) as error:
         raise ArmFailedError("workload", f"an adapter cannot be made: {error!r}") from error
     took: dict[str, float] = {}
+    tracer = _tracer(llms[0], spec) if spec.trace else None
     for workload in suite.of_profile(spec.profile):
         if workload.name in spec.left_out:
             continue
         for number, llm in enumerate(llms, 1):
             name = workload.name if number == 1 else f"{workload.name}@{number}"
             out.phase("workload", name)
+            if tracer is not None:
+                tracer.workload = name
             began = time.monotonic()
             results = run_workload(llm, workload, adapters, name)
             for result in results:
@@ -165,6 +170,8 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
             if (what := first_fault(workload, results)) is not None:
                 raise ArmFailedError("workload", what)
 
+    if tracer is not None:
+        tracer.close()
     out.phase("shutdown")
     began = time.monotonic()
     try:
@@ -179,6 +186,11 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
             total_s=out.elapsed(),
         )
     )
+
+
+def _tracer(llm: Any, spec: ArmSpec) -> Tracer:
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    return Tracer(scheduler, spec.capture.with_name(spec.label + ENDING))
 
 
 def engine_arguments(spec: ArmSpec, suite: Suite) -> dict[str, Any]:

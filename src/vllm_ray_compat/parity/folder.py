@@ -14,7 +14,7 @@ _MARKER_TEXT = "Written by vllm-ray-compat parity; the next run into this folder
 
 RAY_LOGS = "ray-logs"
 #: The endings of an arm's own files, ``<arm>.spec.json`` and so on.
-_ARM_ENDINGS = (".spec.json", ".jsonl", ".log")
+_ARM_ENDINGS = (".spec.json", ".jsonl", ".log")  # of traces, too: they end in .jsonl
 _ROLES = ("reference", "reference-again", "candidate")
 _FIXED = ("report.json", "suite.json", "ray-start.log", "ray-start-2.log")
 

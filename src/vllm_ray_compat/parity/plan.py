@@ -15,6 +15,7 @@ from vllm_ray_compat.parity.models import Model, find_model
 from vllm_ray_compat.parity.sides import Side, resolve
 from vllm_ray_compat.parity.topology import Topology, parse_topology
 from vllm_ray_compat.parity.workloads import Profile, Suite, Unavailable, load_suite
+from vllm_ray_compat.parity.workloads.batch_file import load_requests
 from vllm_ray_compat.schedule import Backend
 from vllm_ray_compat.settings import describe_unknown, read_settings
 
@@ -43,12 +44,16 @@ class Options:
     reference: str = Backend.LEGACY.value
     candidates: Sequence[str] = (Backend.V2.value,)
     suite: str = "smoke"
+    requests: Path | None = None
     report_dir: Path = Path("parity-report")
     ray_address: str | None = None
     arm_timeout_s: float = 300.0
     inject_fault: str | None = None
     engine_core: Literal["inproc", "process"] = "inproc"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
+    trace: bool = False
+    #: Run the reference twice, for the noise floor.
+    again: bool = True
 
 
 class PlannedArm(NamedTuple):
@@ -112,7 +117,14 @@ def plan(options: Options) -> Plan:
             f"--engine-arg {name} cannot be set: the run sets it itself, from "
             f"{RESERVED_ENGINE_ARGS[name]}."
         )
-    suite = load_suite(options.suite)
+    if options.trace and options.engine_core != "inproc":
+        raise UsageError(
+            "--trace sees the steps of an engine core in the arm's own process. Leave out "
+            "--engine-core process."
+        )
+    suite = (
+        load_suite(options.suite) if options.requests is None else load_requests(options.requests)
+    )
     topologies = tuple(dict.fromkeys(parse_topology(text) for text in options.topologies))
     settings = read_settings()
 
@@ -136,7 +148,7 @@ def plan(options: Options) -> Plan:
         for side, role in (
             (reference, REFERENCE),
             *((candidate, CANDIDATE) for candidate in candidates),
-            (reference, AGAIN),
+            *([(reference, AGAIN)] if options.again else []),
         )
     )
     if options.ray_address is not None and any(s.python for s in (reference, *candidates)):

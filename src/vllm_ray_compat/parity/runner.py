@@ -31,6 +31,24 @@ class Watcher(Protocol):
     def done(self, how: str) -> None: ...  # noqa: D102
 
 
+class Ran(NamedTuple):
+    """The arms of a plan, run.
+
+    Attributes:
+        where: the report folder, with captures and logs.
+        outcomes: of the arms, in their order.
+        left_behind: segments that could not be freed.
+        started: ISO 8601.
+        began: the same by the monotonic clock (seconds).
+    """
+
+    where: Path
+    outcomes: list[ArmOutcome]
+    left_behind: list[str]
+    started: str
+    began: float
+
+
 def run(
     checked: Plan,
     watch: Watcher,
@@ -38,6 +56,24 @@ def run(
     stop: StopRequest | None = None,
 ) -> rep.Report:
     """Run a checked plan; returns the report and writes it with all captures and logs.
+
+    Raises:
+        InterruptedRunError: *stop* was asked for.
+        ClusterError: Ray did not start.
+    """
+    ran = run_arms(checked, watch, environ, stop)
+    report = conclude(checked, ran.outcomes, ran.left_behind, ran.started, ran.began)
+    rep.write_report(report, ran.where)
+    return report
+
+
+def run_arms(
+    checked: Plan,
+    watch: Watcher,
+    environ: Mapping[str, str] | None = None,
+    stop: StopRequest | None = None,
+) -> Ran:
+    """Run the arms of a checked plan; captures and logs are written as they come.
 
     Whatever ends the run, an error or a request to stop, nothing it started keeps running.
 
@@ -92,11 +128,7 @@ def run(
             )
         if any(outcome.failure for outcome in outcomes):
             _keep_ray_logs(rays, where)
-    report = conclude(
-        checked, outcomes, segments.free(), started.isoformat(timespec="seconds"), began
-    )
-    rep.write_report(report, where)
-    return report
+    return Ran(where, outcomes, segments.free(), started.isoformat(timespec="seconds"), began)
 
 
 class _Ray(NamedTuple):
@@ -154,6 +186,7 @@ def _spec(checked: Plan, arm: PlannedArm, where: Path, suite_file: Path) -> ArmS
         topology=str(arm.topology),
         profile=arm.profile,
         left_out=sorted(checked.unavailable),
+        trace=checked.options.trace,
         model=str(model.folder),
         suite=suite_file.resolve(),
         capture=where,

@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
@@ -216,12 +217,18 @@ def suite_names() -> list[str]:
 
 
 def load_suite(name: str) -> Suite:
-    """Load a suite by name.
+    """Load a suite by name, or a file of the caller's own (``path/to/suite.json``).
 
     Raises:
         UsageError: there is no such suite (with a suggestion).
-        SuiteError: the file does not hold a suite.
+        SuiteError: the file cannot be read, or does not hold a suite.
     """
+    if name.endswith(".json"):
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SuiteError(f"{name}: cannot be read as a suite: {error}.") from None
+        return parse_suite(text, name)
     if name not in suite_names():
         raise unknown("suite", name, suite_names())
     file = resources.files(__name__) / f"{name}.json"
