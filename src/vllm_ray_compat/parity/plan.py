@@ -122,9 +122,8 @@ def plan(options: Options) -> Plan:
             "--trace sees the steps of an engine core in the arm's own process. Leave out "
             "--engine-core process."
         )
-    suite = (
-        load_suite(options.suite) if options.requests is None else load_requests(options.requests)
-    )
+    mine = options.requests
+    suite = load_suite(options.suite) if mine is None else load_requests(mine)
     topologies = tuple(dict.fromkeys(parse_topology(text) for text in options.topologies))
     settings = read_settings()
 

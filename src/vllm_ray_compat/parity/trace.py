@@ -42,9 +42,7 @@ class Step(BaseModel):
     scheduled: dict[str, int]
     sampled: dict[str, list[int]]
     finished: list[str]
-    logprobs: str | None = Field(
-        description="Digest of the logprobs of the step; None: none asked."
-    )
+    logprobs: str | None = Field(description="Digest of the step's logprobs; None: none asked.")
     input: str = Field(description="Digest of everything above that went into the step.")
     output: str = Field(description="Digest of everything above that came out of it.")
 

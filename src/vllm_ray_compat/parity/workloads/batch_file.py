@@ -26,44 +26,17 @@ from vllm_ray_compat.parity.workloads import (
 
 #: Parameters of the body that vLLM's ``SamplingParams`` has under the same name.
 _SAME = frozenset(
-    [
-        "n",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "seed",
-        "stop",
-        "stop_token_ids",
-        "ignore_eos",
-        "min_tokens",
-        "logit_bias",
-        "bad_words",
-        "include_stop_str_in_output",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "prompt_logprobs",
-        "allowed_token_ids",
-        "structured_outputs",
-    ]
+    {
+        *("n", "seed", "temperature", "top_p", "top_k", "min_p", "logit_bias", "min_tokens"),
+        *("presence_penalty", "frequency_penalty", "repetition_penalty", "bad_words"),
+        *("stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output"),
+        *("skip_special_tokens", "spaces_between_special_tokens"),
+        *("prompt_logprobs", "allowed_token_ids", "structured_outputs"),
+    }
 )
 #: Parameters that say how an answer is sent, and nothing about it.
 _IGNORED = frozenset(
-    [
-        "model",
-        "stream",
-        "stream_options",
-        "user",
-        "metadata",
-        "store",
-        "service_tier",
-        "best_of",
-        "echo",
-        "suffix",
-    ]
+    {"model", "stream", "stream_options", "user", "metadata", "store", "service_tier"}
 )
 
 _MOST_FAULTS_TOLD = 20
@@ -199,9 +172,9 @@ def _sampling(body: dict[str, Any]) -> dict[str, Any]:
     sampling = {name: body.pop(name) for name in sorted(_SAME & set(body))}
     if "max_tokens" in body:
         sampling["max_tokens"] = body.pop("max_tokens")
-    left = sorted(
-        name for name, value in body.items() if name not in _IGNORED and value is not None
-    )
+    # False and null ask for nothing: "echo": false is in many files.
+    asked = {name for name, value in body.items() if value is not None and value is not False}
+    left = sorted(asked - _IGNORED)
     if left:
         raise UsageError(f"parameters of the body that cannot be replayed: {', '.join(left)}")
     return {name: value for name, value in sampling.items() if value is not None}
