@@ -60,7 +60,7 @@ def load_requests(path: Path) -> Suite:
                 if not line.strip():
                     continue
                 try:
-                    kind, request = _request(json.loads(line))
+                    kind, request = _request(json.loads(line.strip()))
                     if request.id in ids:
                         raise UsageError(
                             f"custom_id {request.id!r} is that of line {ids[request.id]}"
