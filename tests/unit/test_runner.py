@@ -482,3 +482,34 @@ def test_the_model_in_shared_memory_survives(cli: Cli, tmp_path: Path) -> None:
         for file in folder.iterdir():
             file.unlink()
         folder.rmdir()
+
+
+def test_two_python_environments_in_one_run(cli: Cli, tmp_path: Path) -> None:
+    done = cli("--candidate", f"mp@{sys.executable}", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [v["candidate"] for v in report["topologies"]] == ["mp@0.32.0"]
+    assert (tmp_path / "report" / "tp2-candidate-mp@0.32.0.jsonl").is_file()
+
+
+def test_one_executor_can_be_recorded(environ: dict[str, str], tmp_path: Path) -> None:
+    traffic = tmp_path / "traffic.jsonl"
+    body = {"prompt": "Go", "max_tokens": 4}
+    lines = [{"custom_id": f"c{n}", "url": "/v1/completions", "body": body} for n in range(3)]
+    traffic.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "vllm_ray_compat", "parity", "record", "--backend", "mp"),
+            *("--topology", "tp2", "--requests", str(traffic)),
+            *("--report-dir", str(tmp_path / "kept")),
+        ],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    capture = tmp_path / "kept" / "tp2-reference-mp.jsonl"
+    assert f"{capture}: complete" in done.stdout
+    found = [json.loads(line) for line in capture.read_text().splitlines()]
+    assert [r["request"] for r in found if r["kind"] == "result"] == ["c0", "c1", "c2"]
