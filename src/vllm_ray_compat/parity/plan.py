@@ -15,6 +15,7 @@ from vllm_ray_compat.flag import Flag, FlagValue
 from vllm_ray_compat.parity import faults, folder
 from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR, is_class
 from vllm_ray_compat.parity.models import Model, find_model
+from vllm_ray_compat.parity.tolerance import parse_tolerances
 from vllm_ray_compat.parity.topology import Topology, parse_topology
 from vllm_ray_compat.parity.workloads import Suite, load_suite
 from vllm_ray_compat.schedule import Backend
@@ -63,6 +64,7 @@ class Options:
     ray_address: str | None = None
     arm_timeout_s: float = 300.0
     inject_fault: str | None = None
+    tolerances: Sequence[str] = ()
     engine_core: Literal["inproc", "process"] = "inproc"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
 
@@ -111,6 +113,7 @@ def plan(options: Options) -> Plan:
             raise unknown("backend", backend, BACKENDS)
     if options.inject_fault is not None and options.inject_fault not in faults.FAULTS:
         raise unknown("fault", options.inject_fault, faults.FAULTS)
+    parse_tolerances(options.tolerances)
     if options.ray_address is not None and not options.ray_address.strip():
         raise UsageError("--ray-address is empty. Give ip:port, or leave it out.")
     for name in set(options.engine_args) & set(RESERVED_ENGINE_ARGS):

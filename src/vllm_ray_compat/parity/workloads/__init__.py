@@ -10,17 +10,30 @@ from __future__ import annotations
 import json
 from collections import Counter
 from importlib import resources
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from vllm_ray_compat.errors import UsageError, unknown
+from vllm_ray_compat.parity.known import DeclaredDifference
+from vllm_ray_compat.parity.tolerance import Declared, Tolerance, check_fields
 
 SCHEMA = "vllm_ray_compat.suite/1"
 
 
 class SuiteError(UsageError):
     """A suite file that cannot be used; its text names the place."""
+
+
+#: Field -> its tolerance; a field that takes none is a mistake.
+SuiteTolerances = Annotated[dict[str, Tolerance], AfterValidator(check_fields)]
 
 
 class _Strict(BaseModel):
@@ -52,6 +65,8 @@ class Workload(_Strict):
     name: str
     about: str
     requests: tuple[Request, ...] = Field(min_length=1)
+    tolerances: SuiteTolerances = {}
+    known_differences: tuple[DeclaredDifference, ...] = ()
 
     @model_validator(mode="after")
     def _ids_are_unique(self) -> Workload:
@@ -68,6 +83,8 @@ class Suite(_Strict):
     name: str
     engine: dict[str, Any] = {}
     workloads: tuple[Workload, ...] = Field(min_length=1)
+    tolerances: SuiteTolerances = {}
+    known_differences: tuple[DeclaredDifference, ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Suite:
@@ -77,6 +94,30 @@ class Suite(_Strict):
         if twice:
             raise ValueError(f"workload names must be unique; twice: {twice}")
         return self
+
+
+def tolerances_of(suite: Suite) -> list[Declared]:
+    """Return the tolerances that a suite and its workloads declare."""
+    return [
+        Declared(workload=workload, field=field, tolerance=tolerance, source=source)
+        for workload, source, tolerances in (
+            (None, "suite", suite.tolerances),
+            *((w.name, "workload", w.tolerances) for w in suite.workloads),
+        )
+        for field, tolerance in tolerances.items()
+    ]
+
+
+def known_differences_of(suite: Suite) -> list[DeclaredDifference]:
+    """Return the known differences that a suite and its workloads declare."""
+    return [
+        *suite.known_differences,
+        *(
+            known.model_copy(update={"workload": workload.name})
+            for workload in suite.workloads
+            for known in workload.known_differences
+        ),
+    ]
 
 
 def suite_names() -> list[str]:
