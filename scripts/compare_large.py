@@ -4,8 +4,9 @@
     python scripts/compare_large.py --mb 1000 [--differ one|all] [--disorder] [--small]
 
 Writes two captures of that size into a temporary folder (TMPDIR), compares them in a process of
-its own, and prints one JSON object: bytes of each capture, seconds, MB/s of both together and the
-most memory that process ever held (MB), of which ``at_start_mb`` was there before it began.
+its own, and prints one JSON object: the size of each capture, the time it took, MB of both together
+for a second of processor time, and the most memory that process ever held (MB), of which
+``at_start_mb`` was there before it began.
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ import tempfile
 from pathlib import Path
 
 COMPARE = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
 from vllm_ray_compat.parity.compare import compare_sources
 from vllm_ray_compat.parity.stored import StoredCapture
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB to MB
+def peak():  # of this process alone; getrusage() would count its parent's in
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status["VmHWM"].split()[0]) / 1024  # KiB to MB
 
-before, began = peak(), time.monotonic()
+before, began, cpu = peak(), time.monotonic(), time.process_time()
 with StoredCapture(Path(sys.argv[1])) as a, StoredCapture(Path(sys.argv[2])) as b:
     found = compare_sources("tp2", a, b)
 print(json.dumps({
     "seconds": round(time.monotonic() - began, 1),
+    "cpu_seconds": round(time.process_time() - cpu, 1),
     "peak_mb": round(peak()), "at_start_mb": round(before),
     "requests": found.requests, "tokens": found.tokens, "different": found.different,
     "kept": len(found.comparisons), "left_out": found.equal_left_out + found.others_left_out,
@@ -129,7 +132,7 @@ def main() -> int:
         found = json.loads(done.stdout)
         size = paths[0].stat().st_size
     found["capture_mb"] = round(size / 1e6)
-    found["mb_per_s"] = round(2 * size / 1e6 / max(found["seconds"], 0.1))
+    found["mb_per_cpu_s"] = round(2 * size / 1e6 / max(found["cpu_seconds"], 0.1))
     print(json.dumps(found))
     return 0
 

@@ -6,6 +6,7 @@ Neither capture is held in memory: see ``align`` for how their requests are brou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -94,11 +95,6 @@ class Total(BaseModel):
     known: int = 0
     noted: int = 0
 
-    def count(self, result: Outcome) -> None:
-        """Count one more."""
-        name = result.replace("-", "_")
-        setattr(self, name, getattr(self, name) + 1)
-
 
 @dataclass(frozen=True)
 class Keep:
@@ -139,20 +135,52 @@ class Compared:
     engines: list[EngineDifference] = field(default_factory=list)
     #: Requests (and placed ranks) that differ, up to ``keep.requests`` of them.
     differing: set[Key] = field(default_factory=set)
-    equal_left_out: int = 0
-    others_left_out: int = 0
-    _totals: dict[Key, Total] = field(default_factory=dict)
+    #: Workload -> requests of which every field is equal.
+    _all_equal: Counter[str] = field(default_factory=Counter)
+    #: Workload and field -> results, of the other requests.
+    _counts: dict[tuple[str, str], Counter[Outcome]] = field(default_factory=dict)
     _kept_others: int = 0
 
     @property
     def totals(self) -> list[Total]:
         """Return the counts by workload and field."""
-        return list(self._totals.values())
+        found = []
+        for workload in dict.fromkeys([*self._all_equal, *(w for w, _ in self._counts)]):
+            for name in FIELDS:
+                counts = self._counts.get((workload, name), Counter[Outcome]())
+                counts = counts + Counter({"equal": self._all_equal[workload]})
+                if counts:
+                    told = {result.replace("-", "_"): n for result, n in counts.items()}
+                    found.append(
+                        Total.model_validate(
+                            {**self._names(), "workload": workload, "field": name, **told}
+                        )
+                    )
+        return found
+
+    @property
+    def equal_left_out(self) -> int:
+        """How many equal comparisons are not kept one by one."""
+        return sum(t.equal for t in self.totals) - len(self.comparisons) + self._kept_others
+
+    @property
+    def others_left_out(self) -> int:
+        """How many other comparisons are not kept one by one."""
+        counted = sum(n for c in self._counts.values() for r, n in c.items() if r != "equal")
+        return counted - self._kept_others
 
     @property
     def unnamed(self) -> int:
         """How many differing requests are not in ``differing``."""
         return self.different - sum(1 for key in self.differing if key.workload != PLACEMENT)
+
+    def add_equal(self, key: Key) -> None:
+        """Take in a request of which every field is equal."""
+        self._all_equal[key.workload] += 1
+        for name in FIELDS:
+            if not self._has_room("equal"):
+                break
+            self.comparisons.append(self._comparison(key, name, "equal", None))
 
     def add(self, key: Key, name: str, finding: Finding) -> Outcome:
         """Take in how one field of one request came out; returns the result, known or not."""
@@ -160,11 +188,7 @@ class Compared:
         if result == "different":
             known = self.known.find(key, name)
             result = "different" if known is None else "known"
-        total = self._totals.get(Key(key.workload, name))
-        if total is None:
-            total = Total.model_validate({**self._names(), "workload": key.workload, "field": name})
-            self._totals[Key(key.workload, name)] = total
-        total.count(result)
+        self._counts.setdefault((key.workload, name), Counter())[result] += 1
         if self._has_room(result):
             self.comparisons.append(
                 self._comparison(
@@ -179,14 +203,10 @@ class Compared:
         return result
 
     def _has_room(self, result: Outcome) -> bool:
-        kept = len(self.comparisons)
         if result == "equal":
-            room = kept - self._kept_others < self.keep.equal
-            self.equal_left_out += not room
-        else:
-            room = self._kept_others < self.keep.others
-            self._kept_others += room
-            self.others_left_out += not room
+            return len(self.comparisons) - self._kept_others < self.keep.equal
+        room = self._kept_others < self.keep.others
+        self._kept_others += room
         return room
 
     def place(self, rank: int, name: str, result: Outcome, divergence: Divergence) -> None:
@@ -332,13 +352,15 @@ def _compare_pair(compared: Compared, pair: Pair, reference: Source, candidate: 
                 position=pair.left_rank, reference=pair.left_rank, candidate=pair.right_rank
             ),
         )
-    one = reference.result(pair.left)
-    if same_but_for_times(reference.raw(pair.left), candidate.raw(pair.right)):
-        other = one
-    else:
-        other = candidate.result(pair.right)
+    lines = reference.raw(pair.left), candidate.raw(pair.right)
+    one = other = reference.result(pair.left, lines[0])
+    if not same_but_for_times(*lines):
+        other = candidate.result(pair.right, lines[1])
         findings |= compare_results(one, other, compared.tolerances.of(key.workload))
     compared.tokens += _tokens_compared(one, other)
+    if all(finding is EQUAL for finding in findings.values()):
+        compared.add_equal(key)
+        return
     results = [compared.add(key, name, findings.get(name, EQUAL)) for name in FIELDS]
     if "different" in results:
         compared.differs(key)

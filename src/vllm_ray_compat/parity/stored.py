@@ -43,8 +43,8 @@ class Source(Protocol):
     def keys(self) -> Iterator[tuple[Key, Place]]:
         """Yield every result's key and place, in their order."""
 
-    def result(self, place: Place) -> cap.Result:
-        """Return the result at *place*."""
+    def result(self, place: Place, _raw: bytes | None = None) -> cap.Result:
+        """Return the result at *place*; *_raw* is its line if it was read before."""
 
     def raw(self, _place: Place) -> bytes | None:
         """Return the line at *place*, or None where there are no lines."""
@@ -65,7 +65,7 @@ class InMemory:
         for index, result in enumerate(self._results):
             yield Key(result.workload, result.request), Place(index, index)
 
-    def result(self, place: Place) -> cap.Result:
+    def result(self, place: Place, _raw: bytes | None = None) -> cap.Result:
         """See :class:`Source`."""
         return self._results[place.offset]
 
@@ -139,10 +139,10 @@ class StoredCapture:
             if key is not None:
                 yield key, Place(line.number, line.offset)
 
-    def result(self, place: Place) -> cap.Result:
+    def result(self, place: Place, _raw: bytes | None = None) -> cap.Result:
         """See :class:`Source`."""
         where = f"{self.path}:{place.number}"
-        record = cap.parse_record(self.raw(place), where)
+        record = cap.parse_record(_raw or self.raw(place), where)
         if not isinstance(record, cap.Result):  # the file was changed since it was gone through
             raise cap.CaptureError(f"{where}: expected a result, found a {record.kind} record.")
         return record
