@@ -6,7 +6,14 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from vllm_ray_compat.cli import parity_run, parity_selftest, schedule, status
+from vllm_ray_compat.cli import (
+    parity_compare,
+    parity_run,
+    parity_schema,
+    parity_selftest,
+    schedule,
+    status,
+)
 
 app = typer.Typer(
     name="vllm-ray-compat",
@@ -37,5 +44,7 @@ parity = typer.Typer(
     rich_markup_mode=None,
 )
 parity.command("run")(parity_run.run)
+parity.command("compare")(parity_compare.compare)
+parity.command("schema")(parity_schema.schema)
 parity.command("selftest")(parity_selftest.selftest)
 app.add_typer(parity, name="parity")

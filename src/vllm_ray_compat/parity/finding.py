@@ -12,15 +12,17 @@ def capture_files(path: Path) -> list[Path]:
     """Return the capture that *path* is, or those in the folder that it is.
 
     Raises:
-        UsageError: there is nothing, or a folder without captures.
+        UsageError: a folder without captures.
     """
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.glob("*.jsonl"))
+    try:
+        is_folder = path.is_dir()
+        found = sorted(path.glob("*.jsonl")) if is_folder else [path]
+    except (OSError, ValueError) as error:  # too long, a zero byte, not allowed
+        raise UsageError(f"{str(path)[:200]}: cannot be read: {error}.") from None
     if not found:
         raise UsageError(
-            f"The folder {path} holds no captures; expected a report folder, with a file "
-            "ARM.jsonl for each arm."
+            f"{path}: the folder holds no captures; expected a capture, or a report folder with "
+            "a file ARM.jsonl for each arm."
         )
     return found
 
@@ -29,12 +31,18 @@ def check_whole(capture: StoredCapture) -> StoredCapture:
     """Return *capture* if its arm ran to its end.
 
     Raises:
-        UsageError: it did not.
+        UsageError: it did not, or the last line is cut short.
     """
-    if capture.partial:
-        why = f" ({capture.failure.reason}: {capture.failure.message})" if capture.failure else ""
-        raise UsageError(
-            f"{capture.path}:{capture.lines}: the capture ends here, before its arm did{why}; "
-            "expected an 'end' record. With --partial what there is of it is compared."
-        )
-    return capture
+    if not capture.partial and not capture.cut_short:
+        return capture
+    where = f"{capture.path}:{capture.lines}"
+    if capture.cut_short:
+        what = "the last line is cut short; expected a whole record and a line end"
+    else:
+        failure = capture.failure
+        why = f" ({failure.reason}: {failure.message})" if failure else ""
+        what = f"the capture ends before its arm did{why}; expected an 'end' record"
+    raise UsageError(
+        f"{where}: {what}. With --partial what there is of it is compared, and the verdict is "
+        "inconclusive at best."
+    )
