@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
-"""Write the generated sections of the documents anew: python scripts/docs.py [--check]."""
+"""Write the generated sections of the documents and the JSON Schemas anew.
+
+python scripts/docs.py [--check]
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from vllm_ray_compat import tables
+from vllm_ray_compat.parity.schemas import SCHEMAS, schema_of
 
 ROOT = Path(__file__).parent.parent
 SECTIONS = {
@@ -29,16 +35,23 @@ def render(text: str) -> str:
     return re.sub(r"<!-- generated: (\w+) -->\n.*?<!-- /generated -->", fill, text, flags=re.DOTALL)
 
 
+def generated() -> Iterator[tuple[str, str]]:
+    """Yield the name and the fresh text of every file that is generated, wholly or in part."""
+    for name in DOCUMENTS:
+        yield name, render((ROOT / name).read_text(encoding="utf-8"))
+    for name in SCHEMAS:
+        yield f"schemas/{name}.json", json.dumps(schema_of(name), indent=2) + "\n"
+
+
 def main() -> int:
     stale = []
-    for name in DOCUMENTS:
+    for name, fresh in generated():
         path = ROOT / name
-        text = path.read_text(encoding="utf-8")
-        fresh = render(text)
-        if fresh == text:
+        if path.exists() and path.read_text(encoding="utf-8") == fresh:
             continue
         stale.append(name)
         if "--check" not in sys.argv:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(fresh, encoding="utf-8")
     if stale and "--check" in sys.argv:
         print(f"Stale: {', '.join(stale)}. Run: python scripts/docs.py", file=sys.stderr)

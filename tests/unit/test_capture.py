@@ -101,8 +101,29 @@ def test_missing_file(tmp_path: Path) -> None:
 
 def test_not_text(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(cap.CaptureError, match="cannot be read"):
+    with pytest.raises(cap.CaptureError, match=r"c\.jsonl:1: expected the header"):
         cap.read_capture(tmp_path / "c.jsonl")
+
+
+def test_a_line_that_is_not_text_is_named(tmp_path: Path) -> None:
+    path = _write(tmp_path / "c.jsonl", header(), result())
+    with path.open("ab") as file:
+        file.write(b'{"kind": "\xff\xfe"}\n')
+    with pytest.raises(cap.CaptureError, match=r"c\.jsonl:3: not a record"):
+        cap.read_capture(path)
+
+
+def test_a_folder_is_no_capture(tmp_path: Path) -> None:
+    with pytest.raises(cap.CaptureError, match="it is a folder; expected a file of JSON Lines"):
+        cap.read_capture(tmp_path)
+
+
+@pytest.mark.parametrize(("version", "hint"), [(99, "newer vllm-ray-compat"), (1, "older")])
+def test_another_version_says_what_to_do(tmp_path: Path, version: int, hint: str) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text(json.dumps({"schema": f"vllm_ray_compat.capture/{version}"}) + "\n")
+    with pytest.raises(cap.CaptureError, match=hint):
+        cap.read_capture(path)
 
 
 def test_two_results_for_one_request(tmp_path: Path) -> None:

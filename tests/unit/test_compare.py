@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_ray_compat.parity.capture import CaptureError
-from vllm_ray_compat.parity.compare import FIELDS, compare, differences, same_float
+from vllm_ray_compat.parity.compare import FIELDS, compare, differences
+from vllm_ray_compat.parity.divergence import same_float
 
 from .helpers import capture, output, result
 

@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from vllm_ray_compat.cli import parity_record, parity_run, schedule, status
+from vllm_ray_compat.cli import (
+    parity_compare,
+    parity_record,
+    parity_run,
+    parity_schema,
+    parity_selftest,
+    schedule,
+    status,
+)
 
 app = typer.Typer(
     name="vllm-ray-compat",
@@ -38,4 +46,7 @@ parity = typer.Typer(
 )
 parity.command("run")(parity_run.run)
 parity.command("record")(parity_record.record)
+parity.command("compare")(parity_compare.compare)
+parity.command("schema")(parity_schema.schema)
+parity.command("selftest")(parity_selftest.selftest)
 app.add_typer(parity, name="parity")

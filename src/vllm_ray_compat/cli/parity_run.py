@@ -77,8 +77,17 @@ def run(
     inject_fault: Annotated[
         str | None,
         typer.Option(
-            metavar="token|logprob|order|finish|missing",
-            help="Alter the candidate's capture on purpose; the verdict must be FAIL.",
+            metavar="KIND",
+            help="Alter the candidate's capture on purpose (token, logprob, order, …; a wrong word "
+            "lists all); the verdict must be FAIL.",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=ABS[,REL]|auto",
+            help="Tolerate differences of logprobs, cumulative_logprob or prompt_logprobs; "
+            "repeatable. Default: none.",
         ),
     ] = None,
     as_json: Annotated[
@@ -110,6 +119,7 @@ def run(
             ray_address=ray_address,
             arm_timeout_s=arm_timeout,
             inject_fault=inject_fault,
+            tolerances=tuple(tolerance or ()),
             engine_core="inproc" if engine_core == "inproc" else "process",
             engine_args=plan.parse_engine_args(engine_arg or ()),
         )

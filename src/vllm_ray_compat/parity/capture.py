@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -74,6 +74,11 @@ class Worker(_Record):
     visible_devices: str | None = None
     settings: dict[str, str] = Field(
         default={}, description="The RAYCOMPAT_* variables and the flag in the worker."
+    )
+    environment: dict[str, str] | None = Field(
+        default=None,
+        description="Variables of the worker's process as worker_environment.redact() gives them: "
+        "the value where it is safe to show, else a digest of it. None: not recorded.",
     )
 
 
@@ -206,7 +211,7 @@ class CaptureWriter:
         self._file.close()
 
 
-def parse_record(line: str, where: str) -> Record:
+def parse_record(line: str | bytes, where: str) -> Record:
     """Parse one line; *where* is ``file:line`` for messages.
 
     Raises:
@@ -220,6 +225,48 @@ def parse_record(line: str, where: str) -> Record:
         raise CaptureError(f"{where}: not a record of {SCHEMA}: {place}: {first['msg']}.") from None
 
 
+class Line(NamedTuple):
+    """One line of a capture: its number (from 1), where it begins (bytes), and its bytes."""
+
+    number: int
+    offset: int
+    data: bytes
+
+    @property
+    def whole(self) -> bool:
+        """Whether it was written to its end."""
+        return self.data.endswith(b"\n")
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """Yield the lines of a capture; the first one has been checked to be a header.
+
+    Raises:
+        CaptureError: no regular file, not readable, or it does not begin with the header of a
+            capture of this schema.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "no regular file"
+            raise CaptureError(
+                f"{path}: cannot be read as a capture: it is {kind}; expected a file of JSON Lines."
+            )
+        with path.open("rb") as file:
+            offset = 0
+            # A foreign file may be one line of any length.
+            data = file.readline(_LONGEST_HEADER)
+            if data:
+                _check_schema(data, f"{path}:1")
+            number = 1
+            while data:
+                yield Line(number, offset, data)
+                offset += len(data)
+                number += 1
+                data = file.readline()
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        raise CaptureError(f"{path}: cannot be read as a capture: {error}.") from None
+
+
 def read_records(path: Path, *, lenient_end: bool = False) -> Iterator[Record]:
     """Yield the records of a capture, one at a time.
 
@@ -231,30 +278,37 @@ def read_records(path: Path, *, lenient_end: bool = False) -> Iterator[Record]:
         CaptureError: the file cannot be read, does not begin with a header of a schema this
             version reads, or holds a line that is no record.
     """
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if lenient_end and not line.endswith("\n"):
-                    return
-                where = f"{path}:{number}"
-                if number == 1:
-                    _check_schema(line, where)
-                yield parse_record(line, where)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CaptureError(f"{path}: cannot be read as a capture: {error}.") from None
+    for line in read_lines(path):
+        if lenient_end and not line.whole:
+            return
+        yield parse_record(line.data, f"{path}:{line.number}")
 
 
-def _check_schema(line: str, where: str) -> None:
+#: Bytes; no header comes near it.
+_LONGEST_HEADER = 1 << 20
+
+
+def _check_schema(line: bytes, where: str) -> None:
     try:
         first: Any = json.loads(line)
-    except json.JSONDecodeError:
+    except ValueError:  # not JSON, not even text
         first = None
     found = first.get("schema") if isinstance(first, dict) else None
-    if found != SCHEMA:
-        raise CaptureError(
-            f"{where}: expected the header of a capture with schema {SCHEMA!r}, found "
-            + (f"schema {found!r}." if found else "something else.")
+    if found == SCHEMA:
+        return
+    told = f"schema {found!r}" if found else "something else"
+    family, _, ours = SCHEMA.rpartition("/")
+    name, _, version = str(found).rpartition("/")
+    hint = ""
+    if name == family and version.isdecimal():
+        hint = (
+            " It was written by a newer vllm-ray-compat: update this one."
+            if int(version) > int(ours)
+            else " It was written by an older vllm-ray-compat: record it again."
         )
+    raise CaptureError(
+        f"{where}: expected the header of a capture with schema {SCHEMA!r}, found {told}.{hint}"
+    )
 
 
 class Capture(BaseModel):

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
+from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity import faults, noise
-from vllm_ray_compat.parity.compare import Comparison, compare, differences
+from vllm_ray_compat.parity.compare import Compared, compare_sources
 from vllm_ray_compat.parity.plan import AGAIN, CANDIDATE, REFERENCE, Plan
 from vllm_ray_compat.parity.report import data as rep
+from vllm_ray_compat.parity.stored import StoredCapture
 from vllm_ray_compat.parity.supervise import ArmOutcome
+from vllm_ray_compat.parity.tolerance import Tolerances, auto_tolerances, parse_tolerances
 from vllm_ray_compat.parity.topology import parse_topology
+from vllm_ray_compat.parity.workloads import known_differences_of, tolerances_of
 
 #: What every arm of a topology must have in common with the reference, else nothing is proved.
 _PINNED = ("vllm", "torch", "dtype", "async_scheduling", "enforce_eager", "v2_model_runner")
@@ -24,6 +32,7 @@ def check_what_ran(checked: Plan, outcome: ArmOutcome, before: Sequence[ArmOutco
     capture = _read(outcome)
     if outcome.failure is not None or capture is None:
         return
+    capture.close()
     engine = capture.engine
     if engine is None:
         outcome.failure = "capture: it holds no record of the engine"
@@ -34,14 +43,16 @@ def check_what_ran(checked: Plan, outcome: ArmOutcome, before: Sequence[ArmOutco
         wrong.append(f"{len(engine.workers)} workers instead of {world_size}")
     if not outcome.spec.vllm.startswith(engine.vllm.partition("+")[0]):
         wrong.append(f"vLLM {engine.vllm} instead of {outcome.spec.vllm}")
-    if len(capture.results) != _expected_results(checked, outcome.spec.profile):
-        wrong.append(f"{len(capture.results)} results for the requests of the suite")
+    if capture.count != _expected_results(checked, outcome.spec.profile):
+        wrong.append(f"{capture.count} results for the requests of the suite")
     for other in before:
         same = (other.spec.topology, other.spec.profile) == (
             outcome.spec.topology,
             outcome.spec.profile,
         )
         reference = _read(other) if same else None
+        if reference is not None:
+            reference.close()
         if other.spec.role == REFERENCE and reference is not None and reference.engine is not None:
             pinned = _PINNED if other.spec.python == outcome.spec.python else _ALWAYS_PINNED
             wrong += [
@@ -80,58 +91,26 @@ def conclude(
         started: when the run began, ISO 8601.
         began: the same by the monotonic clock (seconds).
     """
-    captures = {o.spec.label: _read(o) for o in outcomes}
-    fault = _inject(checked, outcomes, captures)
-    verdicts: list[rep.TopologyVerdict] = []
-    compared: list[Comparison] = []
-    floors: list[rep.NoiseFloor] = []
-    for topology in map(str, checked.topologies):
-        here = [o for o in outcomes if o.spec.topology == topology]
-        noise_of: dict[str, list[Comparison]] = {}
-        references: dict[str, cap.Capture] = {}
-        for outcome in here:
-            capture = captures[outcome.spec.label]
-            if outcome.failure is not None or capture is None:
-                continue
-            profile = outcome.spec.profile
-            if outcome.spec.role == REFERENCE:
-                references[profile] = capture
-            elif outcome.spec.role == AGAIN and profile in references:
-                reference = references[profile]
-                noise_of[profile] = compare(
-                    topology, reference, capture, f"{capture.header.backend} again"
-                )
-        if noise_of:
-            floors.append(
-                rep.NoiseFloor(
-                    topology=topology,
-                    reference=checked.reference.name,
-                    runs=2,
-                    requests=sum(len(references[p].results) for p in noise_of),
-                    differences=[d for floor in noise_of.values() for d in differences(floor)],
-                )
-            )
-        for name in dict.fromkeys(o.spec.name for o in here if o.spec.role == CANDIDATE):
-            found: list[Comparison] = []
-            mine = [o for o in here if o.spec.role == CANDIDATE and o.spec.name == name]
-            for outcome in mine:
-                candidate, profile = captures[outcome.spec.label], outcome.spec.profile
-                if profile in references and candidate is not None and outcome.failure is None:
-                    found += compare(topology, references[profile], candidate, name)
-            verdict = noise.judge([c for floor in noise_of.values() for c in floor], found)
-            if any(o.failure for o in here if o.spec.role != CANDIDATE or o in mine):
-                verdict = "inconclusive" if any(o.environment for o in here) else "fail"
-            compared += found
-            verdicts.append(
-                rep.TopologyVerdict(
-                    topology=topology,
-                    reference=checked.reference.name,
-                    candidate=name,
-                    verdict=verdict,
-                    requests=len({(c.workload, c.request) for c in found}),
-                    different=len({(c.workload, c.request) for c in differences(found)}),
-                )
-            )
+    with contextlib.ExitStack() as stack:
+        captures = {o.spec.label: _read(o) for o in outcomes}
+        for capture in captures.values():
+            if capture is not None:
+                stack.enter_context(capture)
+        # The file on disk stays what the arm wrote.
+        altered = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raycompat-")))
+        fault = _inject(checked, outcomes, captures, altered)
+        found: list[_Topology] = []
+        floors: list[rep.NoiseFloor] = []
+        for topology in map(str, checked.topologies):
+            here = [o for o in outcomes if o.spec.topology == topology]
+            one = _compare_topology(checked, topology, here, captures)
+            found.append(one)
+            if one.noise:
+                runs = 1 + len({o.spec.label for o in here if o.spec.role == AGAIN})
+                floors.append(rep.noise_floor(topology, checked.reference.name, runs, one.noise))
+        arms = [_arm(o, captures[o.spec.label]) for o in outcomes]
+    verdicts = [verdict for one in found for verdict in one.verdicts]
+    pairs = [pair for one in found for pair in one.compared]
     environment_failure = any(o.environment for o in outcomes)
     overall = noise.worst([v.verdict for v in verdicts])
     if any(o.failure for o in outcomes) and not environment_failure:
@@ -145,23 +124,103 @@ def conclude(
         started_at=started,
         took_s=round(time.monotonic() - began, 1),
         topologies=verdicts,
-        arms=[_arm(o, captures[o.spec.label]) for o in outcomes],
-        comparisons=compared,
+        arms=arms,
+        **rep.of_comparisons(pairs),
         noise_floor=floors,
         known_differences=[
             known
             for known in rep.KNOWN_DIFFERENCES
             if known.backend in {o.spec.backend for o in outcomes}
-        ],
+        ]
+        + rep.declared_differences(known_differences_of(checked.suite), pairs),
         injected_fault=fault,
         left_behind=left_behind,
         environment_failure=environment_failure,
     )
 
 
-def _read(outcome: ArmOutcome) -> cap.Capture | None:
+class _Topology(NamedTuple):
+    """What came of one topology: its verdicts, and the pairs of captures behind them."""
+
+    verdicts: list[rep.TopologyVerdict]
+    noise: list[Compared]
+    compared: list[Compared]
+
+
+def _compare_topology(
+    checked: Plan,
+    topology: str,
+    here: Sequence[ArmOutcome],
+    captures: Mapping[str, StoredCapture | None],
+) -> _Topology:
+    """Compare the arms of one topology, profile by profile."""
+    references: dict[str, StoredCapture] = {}
+    again: list[StoredCapture] = []
+    for outcome in here:
+        capture = captures[outcome.spec.label]
+        if outcome.failure is not None or capture is None:
+            continue
+        if outcome.spec.role == REFERENCE:
+            references[capture.header.profile] = capture
+        elif outcome.spec.role == AGAIN:
+            again.append(capture)
+    floor = [
+        _compare(
+            checked, topology, references[c.header.profile], c, f"{checked.reference.name} again"
+        )
+        for c in again
+        if c.header.profile in references
+    ]
+    found = _Topology([], floor, [])
+    runs = 1 + len({o.spec.label for o in here if o.spec.role == AGAIN and o.failure is None})
+    for name in dict.fromkeys(o.spec.name for o in here if o.spec.role == CANDIDATE):
+        mine = [o for o in here if o.spec.role == CANDIDATE and o.spec.name == name]
+        pairs: list[Compared] = []
+        for outcome in mine:
+            candidate = captures[outcome.spec.label]
+            if outcome.failure is not None or candidate is None:
+                continue
+            reference = references.get(candidate.header.profile)
+            if reference is not None:
+                pairs.append(_compare(checked, topology, reference, candidate, name))
+        verdict = noise.judge_pairs(floor, pairs)
+        if any(o.failure for o in here if o.spec.role != CANDIDATE or o in mine):
+            verdict = "inconclusive" if any(o.environment for o in here) else "fail"
+        found.compared.extend(pairs)
+        found.verdicts.append(
+            rep.topology_verdict(
+                topology,
+                (checked.reference.name, name),
+                verdict,
+                pairs,
+                noise.statistics_of(runs, floor, pairs),
+            )
+        )
+    return found
+
+
+def _compare(
+    checked: Plan, topology: str, reference: StoredCapture, candidate: StoredCapture, name: str
+) -> Compared:
+    declared, auto = parse_tolerances(checked.options.tolerances)
+    if auto:
+        dtypes = [c.engine.dtype if c.engine else None for c in (reference, candidate)]
+        # Without a default for the dtype the comparison stays exact, and the report says so.
+        with contextlib.suppress(UsageError):
+            declared += auto_tolerances(dtypes)
+    return compare_sources(
+        topology,
+        reference,
+        candidate,
+        names=(checked.reference.name, name),
+        tolerances=Tolerances([*tolerances_of(checked.suite), *declared]),
+        declared=known_differences_of(checked.suite),
+    )
+
+
+def _read(outcome: ArmOutcome) -> StoredCapture | None:
     try:
-        return cap.read_capture(outcome.spec.capture, lenient_end=True)
+        return StoredCapture(outcome.spec.capture, lenient_end=True)
     except cap.CaptureError:
         if outcome.failure is None:
             raise
@@ -169,22 +228,25 @@ def _read(outcome: ArmOutcome) -> cap.Capture | None:
 
 
 def _inject(
-    checked: Plan, outcomes: Sequence[ArmOutcome], captures: dict[str, cap.Capture | None]
+    checked: Plan,
+    outcomes: Sequence[ArmOutcome],
+    captures: dict[str, StoredCapture | None],
+    folder: Path,
 ) -> faults.Fault | None:
-    """Alter the first candidate's capture in memory; the file on disk stays what the arm wrote."""
+    """Put an altered copy, made in *folder*, in the place of the first candidate's capture."""
     if checked.options.inject_fault is None:
         return None
     for outcome in outcomes:
         capture = captures[outcome.spec.label]
         if outcome.spec.role == CANDIDATE and outcome.failure is None and capture is not None:
-            captures[outcome.spec.label], fault = faults.inject(
-                capture, checked.options.inject_fault
-            )
+            path = folder / capture.path.name
+            fault = faults.inject_file(capture.path, checked.options.inject_fault, path)
+            captures[outcome.spec.label] = StoredCapture(path)
             return fault
     return None
 
 
-def _arm(outcome: ArmOutcome, capture: cap.Capture | None) -> rep.Arm:
+def _arm(outcome: ArmOutcome, capture: StoredCapture | None) -> rep.Arm:
     spec = outcome.spec
     engine = capture.engine if capture else None
     end = capture.end if capture else None

@@ -1,17 +1,19 @@
-"""The verdict: differences of the candidate against what two runs of the reference differ in."""
+"""The verdict: differences of the candidate against what runs of the reference differ in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
-from vllm_ray_compat.parity.compare import Comparison, differences
+from vllm_ray_compat.parity.compare import Compared, Comparison, differences
+from vllm_ray_compat.parity.statistics import Statistics, statistics
+from vllm_ray_compat.parity.stored import Key
 
 Verdict = Literal["pass", "fail", "inconclusive"]
 
 
 def judge(noise: Sequence[Comparison], compared: Sequence[Comparison]) -> Verdict:
-    """Judge one topology.
+    """Judge one topology by its comparisons.
 
     A difference in a request that the reference itself answers differently from run to run says
     nothing about the candidate; any other difference is the candidate's.
@@ -31,6 +33,45 @@ def judge(noise: Sequence[Comparison], compared: Sequence[Comparison]) -> Verdic
     if any((c.workload, c.request) not in noisy for c in differences(compared)):
         return "fail"
     return "inconclusive" if noisy else "pass"
+
+
+def judge_pairs(noise: Sequence[Compared], compared: Sequence[Compared]) -> Verdict:
+    """Judge as :func:`judge`, by what is kept of whole captures.
+
+    An arm that was interrupted, or a request that was not compared, leaves ``inconclusive`` at
+    best. So does a reference that differs from itself in more requests than are kept by name.
+
+    Args:
+        noise: reference against reference, each further run and profile of it.
+        compared: reference against candidate, each profile of it.
+    """
+    if not any(pair.requests for pair in compared):
+        return "inconclusive"
+    noisy: set[Key] = set().union(*(pair.differing for pair in noise))
+    unnamed_noise = any(pair.unnamed for pair in noise)
+    outside = any(pair.unnamed or not pair.differing <= noisy for pair in compared)
+    if outside and not unnamed_noise:
+        return "fail"
+    unsure = noisy or unnamed_noise or any(p.partial or p.not_compared for p in compared)
+    return "inconclusive" if unsure else "pass"
+
+
+def statistics_of(runs: int, noise: Sequence[Compared], compared: Sequence[Compared]) -> Statistics:
+    """Return how large a comparison was, and what it would have shown.
+
+    Args:
+        runs: of the reference.
+        noise: see :func:`judge_pairs`.
+        compared: see :func:`judge_pairs`.
+    """
+    return statistics(
+        requests=sum(pair.requests for pair in compared),
+        tokens=sum(pair.tokens for pair in compared),
+        different=sum(pair.different for pair in compared),
+        noise_runs=runs,
+        noise_requests=sum(pair.requests for pair in noise),
+        noise_different=sum(pair.different for pair in noise),
+    )
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:

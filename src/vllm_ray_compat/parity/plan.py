@@ -13,6 +13,7 @@ from vllm_ray_compat.parity import faults, folder
 from vllm_ray_compat.parity.arm import MP
 from vllm_ray_compat.parity.models import Model, find_model
 from vllm_ray_compat.parity.sides import Side, resolve
+from vllm_ray_compat.parity.tolerance import parse_tolerances
 from vllm_ray_compat.parity.topology import Topology, parse_topology
 from vllm_ray_compat.parity.workloads import Profile, Suite, Unavailable, load_suite
 from vllm_ray_compat.parity.workloads.batch_file import load_requests
@@ -49,6 +50,7 @@ class Options:
     ray_address: str | None = None
     arm_timeout_s: float = 300.0
     inject_fault: str | None = None
+    tolerances: Sequence[str] = ()
     engine_core: Literal["inproc", "process"] = "inproc"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     trace: bool = False
@@ -110,6 +112,7 @@ def plan(options: Options) -> Plan:
     """
     if options.inject_fault is not None and options.inject_fault not in faults.FAULTS:
         raise unknown("fault", options.inject_fault, faults.FAULTS)
+    parse_tolerances(options.tolerances)
     if options.ray_address is not None and not options.ray_address.strip():
         raise UsageError("--ray-address is empty. Give ip:port, or leave it out.")
     for name in set(options.engine_args) & set(RESERVED_ENGINE_ARGS):

@@ -11,6 +11,7 @@ from rich.text import Text
 from vllm_ray_compat.parity.arm import short_name
 from vllm_ray_compat.parity.compare import Comparison, differences
 from vllm_ray_compat.parity.report.data import Arm, Report
+from vllm_ray_compat.parity.report.findings import consequences, depth, sentences
 
 _STYLE = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 _MOST_DIFFERENCES = 12
@@ -30,9 +31,16 @@ def print_report(report: Report, console: Console) -> None:
             tell(f"  The last lines of its log, {arm.log}:", "red")
         for line in arm.log_tail:
             console.print(Text.from_ansi(f"  | {line}"), soft_wrap=True)
-    found = differences(report.comparisons)
+    found = differences([*report.placement, *report.comparisons])
+    following = consequences(report.comparisons)
     for comparison in found[:_MOST_DIFFERENCES]:
-        tell(f"  different: {describe(comparison)}")
+        tell(f"  different: {describe(comparison)}{depth(comparison)}")
+        request = (
+            *(comparison.topology, comparison.candidate),
+            *(comparison.workload, comparison.request),
+        )
+        if fields := following.pop(request, None):
+            tell(f"    from there on, as a consequence: {', '.join(fields)}")
     if len(found) > _MOST_DIFFERENCES:
         tell(f"  … and {len(found) - _MOST_DIFFERENCES} more, in report.json")
     for floor in report.noise_floor:
@@ -41,12 +49,16 @@ def print_report(report: Report, console: Console) -> None:
             f"runs of {floor.requests} requests, {len(floor.differences)} differences."
         )
     for known in report.known_differences:
-        tell(f"Known difference: {known.backend} {known.what}; {known.effect}.")
+        source = f" ({known.source})" if known.seen is not None else ""
+        tell(f"Known difference: {known.backend} {known.what}; {known.effect}{source}.")
+    for sentence in sentences(report):
+        tell(sentence)
     if report.injected_fault is not None:
         fault = report.injected_fault
         tell(
             f"Fault injected on purpose: {fault.kind} in workload {fault.workload}, request "
-            f"{fault.request}{_at(fault.position)}; the verdict has to be FAIL."
+            f"{fault.request}{_at(fault.position)}; the verdict has to be "
+            f"{'PASS, as it is harmless' if fault.harmless else 'FAIL'}."
         )
     if report.left_behind:
         tell(f"Left behind: {', '.join(report.left_behind)}", "yellow")
@@ -65,7 +77,7 @@ def describe(comparison: Comparison) -> str:
     first = comparison.first_divergence
     if first is None:
         return where + comparison.field
-    if comparison.field == "present":
+    if comparison.field in ("present", "rank"):
         missing = comparison.candidate if first.reference else comparison.reference
         return f"{where}missing from {missing}{_at(first.position)}"
     return where + (
@@ -115,10 +127,15 @@ def _against(report: Report, arm: Arm) -> Text:
         if (verdict.topology, verdict.candidate) == (arm.topology, arm.backend):
             if not verdict.requests:
                 return Text("not compared", style=_STYLE[verdict.verdict])
-            text = (
-                f"{verdict.different} of {verdict.requests} differ"
-                if verdict.different
-                else f"identical ({verdict.requests} requests)"
-            )
+            text = f"identical ({verdict.requests} requests)"
+            if verdict.within_tolerance:
+                text = f"{verdict.within_tolerance} of {verdict.requests} within tolerance"
+            if any(
+                c.result == "different" and (c.topology, c.candidate) == (arm.topology, arm.backend)
+                for c in report.placement
+            ):
+                text = "ranks placed otherwise"
+            if verdict.different:
+                text = f"{verdict.different} of {verdict.requests} differ"
             return Text(text, style=_STYLE[verdict.verdict])
     return Text("-")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from vllm_ray_compat.parity.capture import Worker
-from vllm_ray_compat.parity.compare import Comparison
+from vllm_ray_compat.parity.compare import Compared, Comparison, Total, differences
+from vllm_ray_compat.parity.engines import EngineDifference
 from vllm_ray_compat.parity.faults import Fault
+from vllm_ray_compat.parity.known import DeclaredDifference
 from vllm_ray_compat.parity.noise import Verdict
+from vllm_ray_compat.parity.statistics import Statistics
+from vllm_ray_compat.parity.tolerance import Declared
+from vllm_ray_compat.parity.worker_environment import EnvironmentDifference
 
 SCHEMA = "vllm_ray_compat.report/1"
 
@@ -64,10 +70,16 @@ class TopologyVerdict(_Model):
     verdict: Verdict
     requests: int
     different: int
+    within_tolerance: int = Field(default=0, description="Requests equal only by a tolerance.")
+    not_compared: int = Field(
+        default=0, description="Requests that an interrupted arm did not get to."
+    )
+    partial: bool = Field(default=False, description="An arm did not get to its end.")
+    statistics: Statistics | None = None
 
 
 class NoiseFloor(_Model):
-    """What two runs of the reference arm differ in, for one topology."""
+    """What runs of the reference arm differ in from the first one, for one topology."""
 
     topology: str
     reference: str
@@ -83,6 +95,12 @@ class KnownDifference(_Model):
     what: str
     source: str
     effect: str
+    workload: str | None = None
+    request: str | None = None
+    field: str | None = None
+    seen: int | None = Field(
+        default=None, description="Differences that were this one. None: not one to be counted."
+    )
 
 
 class Report(_Model):
@@ -98,7 +116,20 @@ class Report(_Model):
     took_s: float
     topologies: list[TopologyVerdict]
     arms: list[Arm]
-    comparisons: list[Comparison]
+    comparisons: list[Comparison] = Field(
+        description="Up to 5,000 equal and 2,000 other ones of each pair of arms; totals has all."
+    )
+    totals: list[Total] = []
+    equal_left_out: int = Field(default=0, description="Equal comparisons beyond that bound.")
+    others_left_out: int = Field(default=0, description="Other comparisons beyond that bound.")
+    placement: list[Comparison] = Field(
+        default=[], description="Ranks placed otherwise; 'noted' ones are not judged."
+    )
+    environment_differences: list[EnvironmentDifference] = Field(
+        default=[], description="Variables that differ between workers. Told, not judged."
+    )
+    engine_differences: list[EngineDifference] = []
+    tolerances: list[Declared] = Field(default=[], description="All in force; others are exact.")
     noise_floor: list[NoiseFloor]
     known_differences: list[KnownDifference]
     injected_fault: Fault | None
@@ -130,6 +161,84 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         effect="VLLM_USE_V2_MODEL_RUNNER=0 in every arm",
     ),
 )
+
+
+def of_comparisons(pairs: Sequence[Compared]) -> dict[str, Any]:
+    """Return the fields of a report that come from comparing pairs of captures."""
+    return {
+        "comparisons": [c for pair in pairs for c in pair.comparisons],
+        "totals": [total for pair in pairs for total in pair.totals],
+        "equal_left_out": sum(pair.equal_left_out for pair in pairs),
+        "others_left_out": sum(pair.others_left_out for pair in pairs),
+        "placement": [c for pair in pairs for c in pair.placement],
+        "environment_differences": [d for pair in pairs for d in pair.environment],
+        "engine_differences": [d for pair in pairs for d in pair.engines],
+        "tolerances": list(
+            dict.fromkeys(declared for pair in pairs for declared in pair.tolerances.declared)
+        ),
+    }
+
+
+def declared_differences(
+    declared: Sequence[DeclaredDifference], pairs: Sequence[Compared]
+) -> list[KnownDifference]:
+    """Return what a suite declares, with how often each was seen."""
+    found = []
+    for known in declared:
+        possible = [pair.known.seen[known] for pair in pairs if known in pair.known.seen]
+        seen = sum(possible)
+        if seen:
+            effect = f"seen in {seen} comparisons"
+        else:
+            effect = "not seen" if possible else "not seen: no pair of arms can show it"
+        found.append(
+            KnownDifference(
+                backend=known.backend,
+                what=known.what,
+                source=known.source,
+                effect=effect,
+                workload=known.workload,
+                request=known.request,
+                field=known.field,
+                seen=seen,
+            )
+        )
+    return found
+
+
+def noise_floor(topology: str, reference: str, runs: int, pairs: Sequence[Compared]) -> NoiseFloor:
+    """Return what *runs* runs of a reference differ in, compared as *pairs* with the first."""
+    return NoiseFloor(
+        topology=topology,
+        reference=reference,
+        runs=runs,
+        requests=sum(pair.requests for pair in pairs) // (runs - 1),
+        differences=[
+            c for pair in pairs for c in differences([*pair.comparisons, *pair.placement])
+        ],
+    )
+
+
+def topology_verdict(
+    topology: str,
+    names: tuple[str, str],
+    verdict: Verdict,
+    compared: Sequence[Compared],
+    measured: Statistics,
+) -> TopologyVerdict:
+    """Return the verdict of one candidate on one topology with what stands behind it."""
+    return TopologyVerdict(
+        topology=topology,
+        reference=names[0],
+        candidate=names[1],
+        verdict=verdict,
+        requests=sum(pair.requests for pair in compared),
+        different=sum(pair.different for pair in compared),
+        within_tolerance=sum(pair.within_tolerance for pair in compared),
+        not_compared=sum(pair.not_compared for pair in compared),
+        partial=any(pair.partial for pair in compared),
+        statistics=measured,
+    )
 
 
 def write_report(report: Report, folder: Path) -> Path:

@@ -12,12 +12,21 @@ import re
 from collections import Counter
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from packaging.specifiers import SpecifierSet
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from vllm_ray_compat.errors import UsageError, unknown
+from vllm_ray_compat.parity.known import DeclaredDifference
+from vllm_ray_compat.parity.tolerance import Declared, Tolerance, check_fields
 
 SCHEMA = "vllm_ray_compat.suite/1"
 
@@ -28,6 +37,10 @@ _PROFILE_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 class SuiteError(UsageError):
     """A suite file that cannot be used; its text names the place."""
+
+
+#: Field -> its tolerance; a field that takes none is a mistake.
+SuiteTolerances = Annotated[dict[str, Tolerance], AfterValidator(check_fields)]
 
 
 class _Strict(BaseModel):
@@ -131,6 +144,8 @@ class Workload(_Strict):
     unavailable: tuple[Unavailable, ...] = ()
     expects: tuple[Literal["preemption"], ...] = ()
     requests: tuple[Request, ...] = Field(min_length=1)
+    tolerances: SuiteTolerances = {}
+    known_differences: tuple[DeclaredDifference, ...] = ()
 
     @model_validator(mode="after")
     def _ids_are_unique(self) -> Workload:
@@ -164,6 +179,8 @@ class Suite(_Strict):
     engine: dict[str, Any] = {}
     profiles: dict[str, Profile] = {}
     workloads: tuple[Workload, ...] = Field(min_length=1)
+    tolerances: SuiteTolerances = {}
+    known_differences: tuple[DeclaredDifference, ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Suite:
@@ -208,6 +225,30 @@ class Suite(_Strict):
             return Profile(about="The suite's own options.", engine=self.engine)
         found = self.profiles[name]
         return found.model_copy(update={"engine": {**self.engine, **found.engine}})
+
+
+def tolerances_of(suite: Suite) -> list[Declared]:
+    """Return the tolerances that a suite and its workloads declare."""
+    return [
+        Declared(workload=workload, field=field, tolerance=tolerance, source=source)
+        for workload, source, tolerances in (
+            (None, "suite", suite.tolerances),
+            *((w.name, "workload", w.tolerances) for w in suite.workloads),
+        )
+        for field, tolerance in tolerances.items()
+    ]
+
+
+def known_differences_of(suite: Suite) -> list[DeclaredDifference]:
+    """Return the known differences that a suite and its workloads declare."""
+    return [
+        *suite.known_differences,
+        *(
+            known.model_copy(update={"workload": workload.name})
+            for workload in suite.workloads
+            for known in workload.known_differences
+        ),
+    ]
 
 
 def suite_names() -> list[str]:
