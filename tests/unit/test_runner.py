@@ -146,7 +146,7 @@ def test_equal_arms_pass(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_json_is_one_object_and_nothing_else(cli: Cli) -> None:
-    assert json.loads(cli("--json").stdout)["schema"] == "vllm_ray_compat.report/1"
+    assert json.loads(cli("--json").stdout)["schema"] == "vllm_ray_compat.report/2"
 
 
 @pytest.mark.parametrize(

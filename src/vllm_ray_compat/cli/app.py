@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from vllm_ray_compat.cli import parity_run, schedule, status
+from vllm_ray_compat.cli import parity_report, parity_run, schedule, status
 
 app = typer.Typer(
     name="vllm-ray-compat",
@@ -37,4 +37,5 @@ parity = typer.Typer(
     rich_markup_mode=None,
 )
 parity.command("run")(parity_run.run)
+parity.command("report")(parity_report.report)
 app.add_typer(parity, name="parity")

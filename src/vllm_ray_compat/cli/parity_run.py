@@ -12,6 +12,8 @@ import typer
 from vllm_ray_compat.errors import EXIT_DIFFERENCE, EXIT_ENVIRONMENT, EXIT_HOLDS, unknown
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from vllm_ray_compat.parity.report.data import Report
 
 _ENGINE_CORES = ("inproc", "process")
@@ -33,7 +35,7 @@ def run(
     also: Annotated[list[str] | None, typer.Option(help="A further candidate; repeatable.")] = None,
     suite: Annotated[str, typer.Option(help="The suite of workloads.")] = "smoke",
     report_dir: Annotated[
-        Path, typer.Option(help="Where report.json, captures and logs are written.")
+        Path, typer.Option(help="Where the report, captures and logs are written.")
     ] = Path("parity-report"),
     ray_address: Annotated[
         str | None,
@@ -71,6 +73,7 @@ def run(
     from vllm_ray_compat.parity.interrupt import InterruptedRunError, StopRequest
     from vllm_ray_compat.parity.progress import Display, PipeConsole
     from vllm_ray_compat.parity.report.console import print_report
+    from vllm_ray_compat.parity.report.files import missing_packages
 
     if engine_core not in _ENGINE_CORES:
         raise unknown("engine core", engine_core, _ENGINE_CORES)
@@ -94,6 +97,15 @@ def run(
     errors = PipeConsole(stderr=True, force_terminal=live, no_color=not live)
     for remark in checked.remarks:
         errors.print(f"Warning: {remark}", markup=False, soft_wrap=True)
+    missing = missing_packages()
+    for form, package in missing.items():
+        errors.print(
+            f"Warning: {form} will not be written, because the package {package!r} is not "
+            "installed: pip install 'vllm-ray-compat[cli]'. `vllm-ray-compat parity report` can "
+            "write it later.",
+            markup=False,
+            soft_wrap=True,
+        )
     try:
         with StopRequest() as stop, Display(errors, checked.steps) as display:
             report = runner.run(checked, display, stop=stop)
@@ -107,19 +119,24 @@ def run(
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
-        console = (
-            PipeConsole()
-            if sys.stdout.isatty()
-            else PipeConsole(width=120, force_terminal=False, no_color=True)
-        )
+        console = result_console()
         print_report(report, console)
-        path = report_dir / "report.json"
+        path = report_dir / ("report.json" if "report.html" in missing else "report.html")
         console.print(f"Report: {path}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(exit_code(report))
 
 
 def _other_than(reference: str) -> str:
     return "legacy" if reference == "v2" else "v2"
+
+
+def result_console() -> Console:
+    """Return the console of standard output: plain, 120 columns wide, where it is no terminal."""
+    from vllm_ray_compat.parity.progress import PipeConsole
+
+    if sys.stdout.isatty():
+        return PipeConsole()
+    return PipeConsole(width=120, force_terminal=False, no_color=True)
 
 
 def exit_code(report: Report) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity import faults, noise
 from vllm_ray_compat.parity.compare import Comparison, compare, differences
+from vllm_ray_compat.parity.latency import latency_of
+from vllm_ray_compat.parity.logprob_gaps import logprob_gaps
 from vllm_ray_compat.parity.plan import AGAIN, CANDIDATE, REFERENCE, Plan
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.supervise import ArmOutcome
@@ -68,6 +70,7 @@ def conclude(
     verdicts: list[rep.TopologyVerdict] = []
     compared: list[Comparison] = []
     floors: list[rep.NoiseFloor] = []
+    gaps: list[rep.LogprobGaps] = []
     for topology in map(str, checked.topologies):
         here = [o for o in outcomes if o.spec.topology == topology]
         usable = {o.spec.role: captures[o.spec.label] for o in here if o.failure is None}
@@ -75,6 +78,7 @@ def conclude(
         floor: list[Comparison] = []
         if reference is not None and again is not None:
             floor = compare(topology, reference, again, f"{again.header.backend} again")
+            gaps.append(_gaps(topology, reference, again, f"{again.header.backend} again"))
             floors.append(
                 rep.NoiseFloor(
                     topology=topology,
@@ -89,6 +93,7 @@ def conclude(
             found: list[Comparison] = []
             if reference is not None and candidate is not None and outcome.failure is None:
                 found = compare(topology, reference, candidate)
+                gaps.append(_gaps(topology, reference, candidate, candidate.header.backend))
             verdict = noise.judge(floor, found)
             if any(o.failure for o in here if o.spec.role != CANDIDATE or o is outcome):
                 verdict = "inconclusive" if any(o.environment for o in here) else "fail"
@@ -103,6 +108,7 @@ def conclude(
                     different=len({(c.workload, c.request) for c in differences(found)}),
                 )
             )
+        verdicts += _not_run(checked, topology, here)
     environment_failure = any(o.environment for o in outcomes)
     overall = noise.worst([v.verdict for v in verdicts])
     if any(o.failure for o in outcomes) and not environment_failure:
@@ -111,6 +117,10 @@ def conclude(
         verdict=overall,
         vllm=checked.vllm.version,
         suite=checked.suite.name,
+        workloads=[
+            rep.SuiteWorkload(name=w.name, about=w.about, requests=len(w.requests))
+            for w in checked.suite.workloads
+        ],
         model=checked.options.model,
         engine_core=checked.options.engine_core,
         started_at=started,
@@ -119,6 +129,7 @@ def conclude(
         arms=[_arm(o, captures[o.spec.label]) for o in outcomes],
         comparisons=compared,
         noise_floor=floors,
+        logprob_gaps=gaps,
         known_differences=[
             known
             for known in rep.KNOWN_DIFFERENCES
@@ -155,6 +166,36 @@ def _inject(
     return None
 
 
+def _not_run(checked: Plan, topology: str, here: Sequence[ArmOutcome]) -> list[rep.TopologyVerdict]:
+    """Return what is said of planned candidates that never started: nothing is known of them."""
+    ran = {o.spec.backend for o in here if o.spec.role == CANDIDATE}
+    return [
+        rep.TopologyVerdict(
+            topology=topology,
+            reference=checked.options.reference,
+            candidate=backend,
+            verdict="inconclusive",
+            requests=0,
+            different=0,
+        )
+        for planned, backend, role in checked.arms
+        if (str(planned), role) == (topology, CANDIDATE) and backend not in ran
+    ]
+
+
+def _gaps(
+    topology: str, reference: cap.Capture, candidate: cap.Capture, name: str
+) -> rep.LogprobGaps:
+    found = logprob_gaps(reference.results, candidate.results)
+    return rep.LogprobGaps(
+        topology=topology,
+        reference=reference.header.backend,
+        candidate=name,
+        profile=reference.header.profile,
+        **found.model_dump(),
+    )
+
+
 def _arm(outcome: ArmOutcome, capture: cap.Capture | None) -> rep.Arm:
     spec = outcome.spec
     engine = capture.engine if capture else None
@@ -165,6 +206,7 @@ def _arm(outcome: ArmOutcome, capture: cap.Capture | None) -> rep.Arm:
             "role": spec.role,
             "backend": spec.backend,
             "topology": spec.topology,
+            "profile": capture.header.profile if capture else "default",
             "expected_executor": spec.expected_executor,
             **{
                 name: getattr(engine, name, None)
@@ -181,6 +223,7 @@ def _arm(outcome: ArmOutcome, capture: cap.Capture | None) -> rep.Arm:
                 "shutdown_s": end.shutdown_s if end else None,
                 "total_s": outcome.took_s,
             },
+            "latency": latency_of(capture.results).model_dump() if capture else None,
             "capture": spec.capture.name,
             "log": outcome.log.name,
             "failure": outcome.failure,

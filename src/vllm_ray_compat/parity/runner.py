@@ -21,6 +21,7 @@ from vllm_ray_compat.parity.interrupt import StopRequest
 from vllm_ray_compat.parity.ownership import Segments
 from vllm_ray_compat.parity.plan import Plan
 from vllm_ray_compat.parity.report import data as rep
+from vllm_ray_compat.parity.report.files import write_report
 from vllm_ray_compat.parity.supervise import ArmOutcome, run_arm
 from vllm_ray_compat.parity.topology import Topology
 from vllm_ray_compat.schedule import Backend
@@ -99,7 +100,7 @@ def run(
     report = conclude(
         checked, outcomes, segments.free(), started.isoformat(timespec="seconds"), began
     )
-    rep.write_report(report, where)
+    write_report(report, where)
     return report
 
 

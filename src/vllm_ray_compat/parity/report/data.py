@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,9 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from vllm_ray_compat.parity.capture import Worker
 from vllm_ray_compat.parity.compare import Comparison
 from vllm_ray_compat.parity.faults import Fault
+from vllm_ray_compat.parity.latency import Latency
+from vllm_ray_compat.parity.logprob_gaps import PositionGaps
 from vllm_ray_compat.parity.noise import Verdict
 
-SCHEMA = "vllm_ray_compat.report/1"
+SCHEMA = "vllm_ray_compat.report/2"
 
 
 class _Model(BaseModel):
@@ -35,6 +36,7 @@ class Arm(_Model):
     role: Literal["reference", "reference-again", "candidate"]
     backend: str
     topology: str
+    profile: str = Field(default="default", description="The suite's engine options in use.")
     expected_executor: str
     executor: str | None = Field(description="Read from the live engine; None: it never lived.")
     executor_read_from: str | None
@@ -49,6 +51,7 @@ class Arm(_Model):
     v2_model_runner: bool | None
     workers: list[Worker]
     timings: Timings
+    latency: Latency | None = Field(description="None: the arm left no capture to read.")
     capture: str
     log: str
     failure: str | None
@@ -76,6 +79,23 @@ class NoiseFloor(_Model):
     differences: list[Comparison]
 
 
+class LogprobGaps(PositionGaps):
+    """How far the logprobs of two arms are apart, by token position."""
+
+    topology: str
+    reference: str
+    candidate: str = Field(description="As in comparisons; the reference 'again': two runs of it.")
+    profile: str = "default"
+
+
+class SuiteWorkload(_Model):
+    """A workload that was to run."""
+
+    name: str
+    about: str
+    requests: int
+
+
 class KnownDifference(_Model):
     """What a backend cannot do by design, with its source."""
 
@@ -92,6 +112,7 @@ class Report(_Model):
     verdict: Verdict
     vllm: str
     suite: str
+    workloads: list[SuiteWorkload] = Field(description="Of the suite, in its order.")
     model: str
     engine_core: str
     started_at: str
@@ -100,6 +121,7 @@ class Report(_Model):
     arms: list[Arm]
     comparisons: list[Comparison]
     noise_floor: list[NoiseFloor]
+    logprob_gaps: list[LogprobGaps]
     known_differences: list[KnownDifference]
     injected_fault: Fault | None
     left_behind: list[str] = Field(description="Shared-memory segments that could not be freed.")
@@ -130,10 +152,3 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         effect="VLLM_USE_V2_MODEL_RUNNER=0 in every arm",
     ),
 )
-
-
-def write_report(report: Report, folder: Path) -> Path:
-    """Write ``report.json`` into *folder*; returns its path."""
-    path = folder / "report.json"
-    path.write_text(report.model_dump_json(by_alias=True, indent=2) + "\n", encoding="utf-8")
-    return path

@@ -1,0 +1,73 @@
+"""Texts of models and users, made safe to show, and the sentence that describes a difference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_ray_compat.parity.compare import Comparison
+
+MOST_CHARACTERS = 100
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""Return *text* with every character that does not print written as its escape (``\x1b``).
+
+    Those are control characters (terminal escapes and what XML forbids among them), lone
+    surrogates, invisible and direction-changing characters, and line ends.
+
+    Args:
+        text: any text.
+        keep: characters to leave as they are, for example ``"\n"``.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )
+
+
+def shorten(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Return *text*, or as much of it as *most* characters hold with an ellipsis."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def plain_log(lines: list[str]) -> str:
+    """Return the lines of a log without the colours and cursor movements of a terminal."""
+    from rich.text import Text
+
+    return "\n".join(visible(Text.from_ansi(line).plain, keep="\t") for line in lines)
+
+
+def show(value: Any, most: int = MOST_CHARACTERS) -> str:
+    """Return a value of a capture for a person, on one line."""
+    return shorten(visible(repr(value)), most)
+
+
+def at(position: int | None) -> str:
+    """Return `` at position N``, or nothing where there is no position."""
+    return "" if position is None else f" at position {position}"
+
+
+def describe(comparison: Comparison) -> str:
+    """Return one line for a difference: where, which field, both values."""
+    return visible(
+        f"{comparison.topology} {comparison.reference} vs {comparison.candidate}, workload "
+        f"{comparison.workload}, request {comparison.request}: {what_differs(comparison)}"
+    )
+
+
+def what_differs(comparison: Comparison) -> str:
+    """Return which field of a request differs, and both values, on one line."""
+    first = comparison.first_divergence
+    field = visible(comparison.field)
+    if first is None:
+        return field
+    if comparison.field == "present":
+        missing = comparison.candidate if first.reference else comparison.reference
+        return f"missing from {visible(missing)}{at(first.position)}"
+    output = f" of output {first.output}" if first.output else ""
+    return (
+        f"{field}{output}{at(first.position)}: {show(first.reference)} became "
+        f"{show(first.candidate)}"
+    )
