@@ -33,7 +33,14 @@ HOSTILE: tuple[str, ...] = (
     "$\\frac{1}{2}$",
 )
 
-WORKLOADS = {"greedy": 4, "seeded": 5, "logprobs": 3, "chunked prefill": 2}
+#: Requests of each workload of the made-up suite, and what it is about.
+WORKLOADS = {"greedy": 4, "seeded": 5, "logprobs": 3, "chunked-prefill": 2}
+ABOUT = {
+    "greedy": "Batched greedy decoding.",
+    "seeded": "Sampling with a seed, two temperatures.",
+    "logprobs": "Top-5 logprobs of prompt and output.",
+    "chunked-prefill": "Prompts longer than a step's token budget.",
+}
 
 
 def results(seed: float = 0.0, slower: float = 1.0) -> list[cap.Result]:
@@ -42,7 +49,7 @@ def results(seed: float = 0.0, slower: float = 1.0) -> list[cap.Result]:
     noise_ = random.Random(seed)
     for workload, requests in WORKLOADS.items():
         for index in range(requests):
-            tokens = [5 + index, 6, 7, 8] * 6
+            tokens = [15 + index, 6, 7, 8] * 6
             times = [slower * noise_.lognormvariate(-3.2, 0.25)]
             for _ in tokens[1:]:
                 times.append(times[-1] + slower * noise_.lognormvariate(-5.5, 0.35))
@@ -189,8 +196,7 @@ class Builder:
             "vllm": "0.32.0",
             "suite": "smoke",
             "workloads": [
-                rep.SuiteWorkload(name=n, about=f"What {n} is about.", requests=r)
-                for n, r in WORKLOADS.items()
+                rep.SuiteWorkload(name=n, about=ABOUT[n], requests=r) for n, r in WORKLOADS.items()
             ],
             "model": "tiny",
             "engine_core": "inproc",
@@ -276,7 +282,7 @@ def hostile(text: str) -> rep.Report:
     made.arms[0].provider = made.arms[0].vllm = made.arms[0].torch = text
     made.arms[0].repairs = [text]
     made.arms[0].workers[0].actor_class = made.arms[0].workers[0].node_ip = text
-    made.arms[0].workers[0].devices = {text: [text]}
+    made.arms[0].workers[0].devices = {"GPU": [text]}
     workloads = [rep.SuiteWorkload(name=text, about=text, requests=4)]
     known = [rep.KnownDifference(backend=text, what=text, source=text, effect=text)]
     return made.report(

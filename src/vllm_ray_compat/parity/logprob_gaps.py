@@ -133,8 +133,8 @@ def _add_output(gathered: _Gatherer, result: Result, a: Output, b: Output) -> No
 def _of_the_same_token(
     left: list[LogprobEntry], right: list[LogprobEntry]
 ) -> Iterator[tuple[float | str, float | str]]:
-    others = {entry[0]: entry[1] for entry in right}
-    return ((value, others[token]) for token, value, _ in left if token in others)
+    ours, theirs = ({token: value for token, value, _ in side} for side in (left, right))
+    return ((value, theirs[token]) for token, value in ours.items() if token in theirs)
 
 
 def _larger(a: float | None, b: float | None) -> float | None:

@@ -51,6 +51,7 @@ def print_report(report: Report, console: Console) -> None:
     console.print(
         Text(f"Verdict: {report.verdict.upper()}", style=_STYLE[report.verdict]),
         Text(visible(f"vLLM {report.vllm}, suite {report.suite}, {report.took_s:.0f} s")),
+        soft_wrap=True,
     )
 
 

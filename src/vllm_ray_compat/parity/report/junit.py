@@ -44,7 +44,7 @@ def _suite(report: Report, column: Column) -> TestSuite:
     from junitparser import SystemOut
 
     verdict = column.verdict
-    suite = _new_suite(report, f"{verdict.topology} {verdict.candidate}")
+    suite = _new_suite(report, f"{verdict.topology} {verdict.candidate}", verdict.verdict)
     arms = [a for a in report.arms if a.topology == verdict.topology]
     for arm in arms:
         if arm.role == "reference" or arm.backend == verdict.candidate:
@@ -67,13 +67,13 @@ def _suite(report: Report, column: Column) -> TestSuite:
     return suite
 
 
-def _new_suite(report: Report, name: str) -> TestSuite:
+def _new_suite(report: Report, name: str, verdict: str) -> TestSuite:
     from junitparser import TestSuite
 
     suite = TestSuite(visible(name))
     suite.timestamp = visible(report.started_at)
     for key, value in (
-        *(("verdict", report.verdict), ("vllm", report.vllm), ("suite", report.suite)),
+        *(("verdict", verdict), ("vllm", report.vllm), ("suite", report.suite)),
         *(("model", report.model), ("engine core", report.engine_core)),
     ):
         suite.add_property(key, visible(value))
@@ -81,7 +81,7 @@ def _new_suite(report: Report, name: str) -> TestSuite:
 
 
 def _suite_of_an_arm(report: Report, arm: Arm) -> TestSuite:
-    suite = _new_suite(report, arm.topology)
+    suite = _new_suite(report, arm.topology, "not compared")
     suite.add_testcase(_case_of_an_arm(arm, visible(f"parity.{arm.topology}")))
     return suite
 
@@ -100,7 +100,8 @@ def _case(name: str, cell: Cell, classname: str, took_s: float | None) -> TestCa
         case.result = [failure]
     elif cell.state == "noise":
         case.result = [Skipped(f"inconclusive: {cell.why}")]
-        case.system_out = "\n".join(describe(c) for c in cell.different[:_MOST_DIFFERENCES])
+        if cell.different:
+            case.system_out = "\n".join(map(describe, cell.different[:_MOST_DIFFERENCES]))
     elif cell.state == "not compared":
         case.result = [Skipped(f"not compared: {cell.why}")]
     return case

@@ -36,7 +36,9 @@ def escape(text: str, most: int = _MOST_IN_A_CELL) -> str:
     shown = _MARKUP.sub(lambda m: "".join(f"&#{ord(c)};" for c in m.group()), line)
     # At the beginning of a line: list items, headings and rulers.
     return re.sub(
-        r"^(\s*)([-+=]|\d+[.)])", lambda m: m[1] + "".join(f"&#{ord(c)};" for c in m[2]), shown
+        r"^(\s*)([-+=]|\d+[.)](?=\s|$))",
+        lambda m: m[1] + "".join(f"&#{ord(c)};" for c in m[2]),
+        shown,
     )
 
 

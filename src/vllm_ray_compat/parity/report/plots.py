@@ -84,8 +84,8 @@ def plot_gaps(lines: Sequence[Line], alt: str) -> str:
 
 
 def _plot_gaps(lines: Sequence[Line], alt: str) -> str:
-    figure, axes = _figure()
     above = [y for line in lines for y in line.y if y]
+    figure, axes = _figure(height=2.7 if above else 1.3)
     if above:
         threshold = _power_below(min(above))
         axes.set_yscale("symlog", linthresh=threshold, linscale=0.5)
@@ -93,11 +93,11 @@ def _plot_gaps(lines: Sequence[Line], alt: str) -> str:
         axes.set_ylim(-threshold / 4, max(above) * 3)
         axes.yaxis.set_major_formatter(_plain_numbers())
     else:
-        axes.set_ylim(-0.1, 1)
+        axes.set_ylim(-1, 1)
         axes.set_yticks([0], ["0"])
     _draw(axes, lines, marker="o" if max(len(line.x) for line in lines) <= 64 else "")
     axes.set_xlabel("token position")
-    axes.set_ylabel("largest difference, nats")
+    axes.set_ylabel("largest difference, nats" if above else "nats")
     axes.xaxis.set_major_locator(_whole_numbers())
     return _svg(figure, lines, alt)
 
@@ -115,11 +115,11 @@ def _settings(salt: str) -> Iterator[None]:
         yield
 
 
-def _figure() -> tuple[Figure, Axes]:
+def _figure(height: float = 2.7) -> tuple[Figure, Axes]:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.2, 2.7), layout="constrained")
+    figure = Figure(figsize=(5.2, height), layout="constrained")
     FigureCanvasSVG(figure)
     axes: Axes = figure.add_subplot()
     axes.set_axisbelow(True)

@@ -13,7 +13,7 @@ from vllm_ray_compat.parity import noise
 from vllm_ray_compat.parity.arm import short_name
 from vllm_ray_compat.parity.compare import Comparison, differences
 from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
-from vllm_ray_compat.parity.report.text import at, describe, shorten, visible
+from vllm_ray_compat.parity.report.text import at, describe_request, shorten, visible
 
 State = Literal["equal", "different", "noise", "not compared"]
 
@@ -35,6 +35,7 @@ class Cell:
     requests: int
     different: tuple[Comparison, ...]
     why: str = ""
+    noisy_requests: int = 0
 
     @property
     def symbol(self) -> str:
@@ -53,8 +54,9 @@ class Cell:
             return self.state
         if self.state == "equal":
             return f"{self.requests} equal"
-        word = "differ" if self.state == "different" else "differ, as does the reference"
-        return f"{self.differing_requests} of {self.requests} {word}"
+        if self.state == "noise":
+            return f"noise in {self.noisy_requests} of {self.requests}"
+        return f"{self.differing_requests} of {self.requests} differ"
 
 
 @dataclass(frozen=True)
@@ -124,11 +126,11 @@ def _cell(
     found = tuple(differences(compared))
     requests = len({c.request for c in compared})
     state = _STATES[noise.judge(floor, compared)]
+    noisy = len({c.request for c in floor})
     why = ""
     if state == "noise":
-        noisy = len({c.request for c in floor})
         why = f"the reference differs from itself in {noisy} of {requests} requests"
-    return Cell(state, requests, found, why)
+    return Cell(state, requests, found, why, noisy)
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ def _about(column: Column) -> Reason:
             "for", f"{verdict.topology}: {pair}: all {verdict.requests} requests identical."
         )
     outside = [c for x in column.cells.values() if x.state == "different" for c in x.different]
-    first = describe((outside or different)[0])
+    first = describe_request((outside or different)[0])
     return Reason(
         "against" if outside else "open",
         f"{verdict.topology}: {pair}: {verdict.different} of {verdict.requests} requests differ. "

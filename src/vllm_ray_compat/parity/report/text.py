@@ -40,8 +40,12 @@ def plain_log(lines: list[str]) -> str:
 
 
 def show(value: Any, most: int = MOST_CHARACTERS) -> str:
-    """Return a value of a capture for a person, on one line."""
-    return shorten(visible(repr(value)), most)
+    """Return a value of a capture for a person, on one line; the same before and after JSON."""
+    return shorten(visible(repr(_without_tuples(value))), most)
+
+
+def _without_tuples(value: Any) -> Any:
+    return [_without_tuples(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def at(position: int | None) -> str:
@@ -51,9 +55,14 @@ def at(position: int | None) -> str:
 
 def describe(comparison: Comparison) -> str:
     """Return one line for a difference: where, which field, both values."""
+    pair = f"{comparison.topology} {comparison.reference} vs {comparison.candidate}, "
+    return visible(pair) + describe_request(comparison)
+
+
+def describe_request(comparison: Comparison) -> str:
+    """Return the same without topology and arms."""
     return visible(
-        f"{comparison.topology} {comparison.reference} vs {comparison.candidate}, workload "
-        f"{comparison.workload}, request {comparison.request}: {what_differs(comparison)}"
+        f"workload {comparison.workload}, request {comparison.request}: {what_differs(comparison)}"
     )
 
 
