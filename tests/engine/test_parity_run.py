@@ -82,7 +82,7 @@ def test_progress_is_plain_lines_off_a_terminal(
 def test_the_report_says_what_ran(guide_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     _, folder = guide_run
     report = json.loads((folder / "report.json").read_text())
-    assert report["schema"] == "vllm_ray_compat.report/1"
+    assert report["schema"] == "vllm_ray_compat.report/2"
     assert report["verdict"] == "pass"
     ran = {(a["topology"], a["role"], a["backend"]): a["executor"] for a in report["arms"]}
     executors = {

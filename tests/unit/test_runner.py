@@ -163,10 +163,18 @@ def test_equal_arms_pass(cli: Cli, tmp_path: Path) -> None:
     assert "Verdict: PASS" in done.stdout
     report = read(tmp_path / "report")
     assert (report["verdict"], len(report["arms"])) == ("pass", 3)
+    assert f"Report: {tmp_path / 'report' / 'report.html'}" in done.stdout
+    for name in ("report.md", "report.html", "junit.xml"):
+        assert (tmp_path / "report" / name).stat().st_size > 1000
+    assert [w["name"] for w in report["workloads"]][:2] == ["greedy", "logprobs"]
+    assert {g["candidate"]: g["largest"] for g in report["logprob_gaps"]} == {
+        "mp again": 0.0,
+        "mp": 0.0,
+    }
 
 
 def test_json_is_one_object_and_nothing_else(cli: Cli) -> None:
-    assert json.loads(cli("--json").stdout)["schema"] == "vllm_ray_compat.report/1"
+    assert json.loads(cli("--json").stdout)["schema"] == "vllm_ray_compat.report/2"
 
 
 @pytest.mark.parametrize(
@@ -246,6 +254,25 @@ def test_another_executor_than_asked_for(cli: Cli) -> None:
     done = cli(engine="MultiprocExecutor.__module__ = 'somewhere.else'")
     assert done.returncode == 1
     assert "wrong-executor: the mp arm was to run" in done.stdout
+
+
+def test_a_topology_that_could_not_run_is_inconclusive_not_left_out(
+    cli: Cli, tmp_path: Path
+) -> None:
+    engine = """
+        if Role.name.startswith("pp2-") or "/pp2-" in Role.name:
+            raise ImportError("no kernels for this machine")
+        """
+    done = cli("--topology", "pp2", engine=engine)
+    assert done.returncode == 3, done.stdout + done.stderr
+    report = read(tmp_path / "report")
+    assert report["verdict"] == "inconclusive"
+    verdicts = {v["topology"]: (v["verdict"], v["requests"]) for v in report["topologies"]}
+    assert verdicts["tp2"][0] == "pass"
+    assert verdicts["pp2"] == ("inconclusive", 0)
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "pp2: mp against mp: not compared." in page
+    assert "no kernels for this machine" in page
 
 
 @pytest.mark.parametrize(

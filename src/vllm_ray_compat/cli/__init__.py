@@ -21,7 +21,10 @@ from vllm_ray_compat.errors import EXIT_ENVIRONMENT, RaycompatError
 FAST = ("schedule", "status")
 
 #: What the other commands need (the extra ``cli``).
-_CLI_PACKAGES = ("typer", "rich", "pydantic", "psutil", "safetensors", "tokenizers", "numpy")
+_CLI_PACKAGES = (
+    *("typer", "rich", "pydantic", "psutil", "safetensors", "tokenizers", "numpy"),
+    *("jinja2", "junitparser", "matplotlib"),
+)
 
 
 def main() -> NoReturn:

@@ -9,6 +9,7 @@ import typer
 from vllm_ray_compat.cli import (
     parity_compare,
     parity_record,
+    parity_report,
     parity_run,
     parity_schema,
     parity_selftest,
@@ -49,4 +50,5 @@ parity.command("record")(parity_record.record)
 parity.command("compare")(parity_compare.compare)
 parity.command("schema")(parity_schema.schema)
 parity.command("selftest")(parity_selftest.selftest)
+parity.command("report")(parity_report.report)
 app.add_typer(parity, name="parity")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -47,11 +46,11 @@ def compare(
     Exact unless a tolerance is declared; what the engines differ in is always told. Exits 0 when
     the verdict is PASS, 1 when it is not, 2 for captures that cannot be read or compared.
     """
+    from vllm_ray_compat.cli.parity_run import result_console
     from vllm_ray_compat.parity import folder
     from vllm_ray_compat.parity.cross import compare_captures
-    from vllm_ray_compat.parity.progress import PipeConsole
     from vllm_ray_compat.parity.report.console import print_report
-    from vllm_ray_compat.parity.report.data import write_report
+    from vllm_ray_compat.parity.report.files import write_report
 
     if report_dir is not None:
         _check_apart(report_dir, [reference, candidate, *(again or ())])
@@ -64,11 +63,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
-        console = (
-            PipeConsole()
-            if sys.stdout.isatty()
-            else PipeConsole(width=120, force_terminal=False, no_color=True)
-        )
+        console = result_console()
         print_report(report, console)
         if report_dir is not None:
             path = report_dir / "report.json"

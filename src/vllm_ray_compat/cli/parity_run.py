@@ -13,6 +13,8 @@ import typer
 from vllm_ray_compat.errors import EXIT_DIFFERENCE, EXIT_ENVIRONMENT, EXIT_HOLDS, unknown
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from vllm_ray_compat.parity.plan import Plan
     from vllm_ray_compat.parity.report.data import Report
 
@@ -51,7 +53,7 @@ def run(
         ),
     ] = None,
     report_dir: Annotated[
-        Path, typer.Option(help="Where report.json, captures and logs are written.")
+        Path, typer.Option(help="Where the report, captures and logs are written.")
     ] = Path("parity-report"),
     ray_address: Annotated[
         str | None,
@@ -101,7 +103,6 @@ def run(
     environment cannot run it.
     """
     from vllm_ray_compat.parity import plan, runner
-    from vllm_ray_compat.parity.progress import PipeConsole
     from vllm_ray_compat.parity.report.console import print_report
 
     if engine_core not in _ENGINE_CORES:
@@ -124,19 +125,38 @@ def run(
             engine_args=plan.parse_engine_args(engine_arg or ()),
         )
     )
+    missing = _warn_of_missing()
     report = watched(checked, runner.run)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
-        console = (
-            PipeConsole()
-            if sys.stdout.isatty()
-            else PipeConsole(width=120, force_terminal=False, no_color=True)
-        )
+        console = result_console()
         print_report(report, console)
-        path = report_dir / "report.json"
+        path = report_dir / ("report.json" if "report.html" in missing else "report.html")
         console.print(f"Report: {path}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(exit_code(report))
+
+
+def _warn_of_missing() -> dict[str, str]:
+    """Say before the run, not after it, which forms of the report cannot be written.
+
+    Returns:
+        Form -> the package it wants.
+    """
+    from vllm_ray_compat.parity.progress import PipeConsole
+    from vllm_ray_compat.parity.report.files import missing_packages
+
+    errors = PipeConsole(stderr=True, force_terminal=False, no_color=True)
+    missing = missing_packages()
+    for form, package in missing.items():
+        errors.print(
+            f"Warning: {form} will not be written, because the package {package!r} is not "
+            "installed: pip install 'vllm-ray-compat[cli]'. `vllm-ray-compat parity report` can "
+            "write it later.",
+            markup=False,
+            soft_wrap=True,
+        )
+    return missing
 
 
 def watched(checked: Plan, work: Callable[..., T]) -> T:
@@ -168,6 +188,15 @@ def watched(checked: Plan, work: Callable[..., T]) -> T:
 
 def _other_than(reference: str) -> str:
     return "legacy" if reference == "v2" else "v2"
+
+
+def result_console() -> Console:
+    """Return the console of standard output: plain, 120 columns wide, where it is no terminal."""
+    from vllm_ray_compat.parity.progress import PipeConsole
+
+    if sys.stdout.isatty():
+        return PipeConsole()
+    return PipeConsole(width=120, force_terminal=False, no_color=True)
 
 
 def exit_code(report: Report) -> int:

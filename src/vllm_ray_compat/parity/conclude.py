@@ -13,6 +13,7 @@ from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity import faults, noise
 from vllm_ray_compat.parity.compare import Compared, compare_sources
+from vllm_ray_compat.parity.latency import latency_of
 from vllm_ray_compat.parity.plan import AGAIN, CANDIDATE, REFERENCE, Plan
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.stored import StoredCapture
@@ -100,16 +101,20 @@ def conclude(
         altered = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raycompat-")))
         fault = _inject(checked, outcomes, captures, altered)
         found: list[_Topology] = []
+        gaps: list[rep.LogprobGaps] = []
         floors: list[rep.NoiseFloor] = []
         for topology in map(str, checked.topologies):
             here = [o for o in outcomes if o.spec.topology == topology]
             one = _compare_topology(checked, topology, here, captures)
             found.append(one)
+            gaps += one.gaps
             if one.noise:
                 runs = 1 + len({o.spec.label for o in here if o.spec.role == AGAIN})
                 floors.append(rep.noise_floor(topology, checked.reference.name, runs, one.noise))
         arms = [_arm(o, captures[o.spec.label]) for o in outcomes]
     verdicts = [verdict for one in found for verdict in one.verdicts]
+    for topology in map(str, checked.topologies):
+        verdicts += _not_run(checked, topology, outcomes)
     pairs = [pair for one in found for pair in one.compared]
     environment_failure = any(o.environment for o in outcomes)
     overall = noise.worst([v.verdict for v in verdicts])
@@ -119,6 +124,7 @@ def conclude(
         verdict=overall,
         vllm=checked.reference.vllm,
         suite=checked.suite.name,
+        workloads=_workloads(checked),
         model=checked.options.model,
         engine_core=checked.options.engine_core,
         started_at=started,
@@ -127,16 +133,46 @@ def conclude(
         arms=arms,
         **rep.of_comparisons(pairs),
         noise_floor=floors,
+        logprob_gaps=gaps,
         known_differences=[
             known
             for known in rep.KNOWN_DIFFERENCES
             if known.backend in {o.spec.backend for o in outcomes}
         ]
-        + rep.declared_differences(known_differences_of(checked.suite), pairs),
+        + rep.declared_differences(known_differences_of(checked.suite), pairs)
+        + _left_out(checked),
         injected_fault=fault,
         left_behind=left_behind,
         environment_failure=environment_failure,
     )
+
+
+def _workloads(checked: Plan) -> list[rep.SuiteWorkload]:
+    """Return what was asked; a workload of a profile with several engines once for each."""
+    return [
+        rep.SuiteWorkload(
+            name=workload.name if number == 1 else f"{workload.name}@{number}",
+            about=workload.about,
+            requests=len(workload.requests),
+        )
+        for workload in checked.suite.workloads
+        if workload.name not in checked.unavailable
+        for number in range(1, checked.suite.profile(workload.profile).engines + 1)
+    ]
+
+
+def _left_out(checked: Plan) -> list[rep.KnownDifference]:
+    """Return the workloads that the platform cannot run, as what is known beforehand."""
+    return [
+        rep.KnownDifference(
+            backend=f"every backend on {one.on}",
+            what=f"cannot run workload {name}: {one.why}",
+            source=one.source,
+            effect="left out in every arm",
+            workload=name,
+        )
+        for name, one in checked.unavailable.items()
+    ]
 
 
 class _Topology(NamedTuple):
@@ -145,6 +181,7 @@ class _Topology(NamedTuple):
     verdicts: list[rep.TopologyVerdict]
     noise: list[Compared]
     compared: list[Compared]
+    gaps: list[rep.LogprobGaps]
 
 
 def _compare_topology(
@@ -164,14 +201,13 @@ def _compare_topology(
             references[capture.header.profile] = capture
         elif outcome.spec.role == AGAIN:
             again.append(capture)
-    floor = [
-        _compare(
-            checked, topology, references[c.header.profile], c, f"{checked.reference.name} again"
-        )
-        for c in again
-        if c.header.profile in references
-    ]
-    found = _Topology([], floor, [])
+    twice = (checked.reference.name, f"{checked.reference.name} again")
+    found = _Topology([], [], [], [])
+    for capture in again:
+        if (reference := references.get(capture.header.profile)) is not None:
+            found.noise.append(_compare(checked, topology, reference, capture, twice[1]))
+            found.gaps.append(rep.gaps_of(topology, reference, capture, twice))
+    floor = found.noise
     runs = 1 + len({o.spec.label for o in here if o.spec.role == AGAIN and o.failure is None})
     for name in dict.fromkeys(o.spec.name for o in here if o.spec.role == CANDIDATE):
         mine = [o for o in here if o.spec.role == CANDIDATE and o.spec.name == name]
@@ -183,6 +219,8 @@ def _compare_topology(
             reference = references.get(candidate.header.profile)
             if reference is not None:
                 pairs.append(_compare(checked, topology, reference, candidate, name))
+                names = (checked.reference.name, name)
+                found.gaps.append(rep.gaps_of(topology, reference, candidate, names))
         verdict = noise.judge_pairs(floor, pairs)
         if any(o.failure for o in here if o.spec.role != CANDIDATE or o in mine):
             verdict = "inconclusive" if any(o.environment for o in here) else "fail"
@@ -246,6 +284,30 @@ def _inject(
     return None
 
 
+def _not_run(
+    checked: Plan, topology: str, outcomes: Sequence[ArmOutcome]
+) -> list[rep.TopologyVerdict]:
+    """Return what is said of planned candidates that never started: nothing is known of them."""
+    ran = {o.spec.name for o in outcomes if (o.spec.topology, o.spec.role) == (topology, CANDIDATE)}
+    planned = dict.fromkeys(
+        arm.side.name
+        for arm in checked.arms
+        if (str(arm.topology), arm.role) == (topology, CANDIDATE)
+    )
+    return [
+        rep.TopologyVerdict(
+            topology=topology,
+            reference=checked.reference.name,
+            candidate=name,
+            verdict="inconclusive",
+            requests=0,
+            different=0,
+        )
+        for name in planned
+        if name not in ran
+    ]
+
+
 def _arm(outcome: ArmOutcome, capture: StoredCapture | None) -> rep.Arm:
     spec = outcome.spec
     engine = capture.engine if capture else None
@@ -256,6 +318,7 @@ def _arm(outcome: ArmOutcome, capture: StoredCapture | None) -> rep.Arm:
             "role": spec.role,
             "backend": spec.backend,
             "topology": spec.topology,
+            "profile": capture.header.profile if capture else "default",
             "expected_executor": spec.expected_executor,
             **{
                 name: getattr(engine, name, None)
@@ -272,6 +335,7 @@ def _arm(outcome: ArmOutcome, capture: StoredCapture | None) -> rep.Arm:
                 "shutdown_s": end.shutdown_s if end else None,
                 "total_s": outcome.took_s,
             },
+            "latency": latency_of(capture.results).model_dump() if capture else None,
             "capture": spec.capture.name,
             "log": outcome.log.name,
             "failure": outcome.failure,

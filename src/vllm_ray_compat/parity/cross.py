@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,6 +14,7 @@ from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import noise
 from vllm_ray_compat.parity.compare import Compared, compare_sources
 from vllm_ray_compat.parity.finding import capture_files, check_whole
+from vllm_ray_compat.parity.latency import latency_of
 from vllm_ray_compat.parity.plan import AGAIN, CANDIDATE, REFERENCE
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.stored import StoredCapture
@@ -121,6 +123,7 @@ def compare_captures(
         verdicts: list[rep.TopologyVerdict] = []
         floors: list[rep.NoiseFloor] = []
         pairs: list[Compared] = []
+        gaps: list[rep.LogprobGaps] = []
         arms: list[rep.Arm] = []
         topologies = dict.fromkeys(c.header.topology for c in (*left, *right))
         if len(left) == len(right) == 1:
@@ -155,6 +158,7 @@ def compare_captures(
                     for one in (c for c in mine if alone or _kind(c) == _kind(other)):
                         names = _names(one, other)
                         found.append(compare(one, other, names))
+                        gaps.append(rep.gaps_of(one.header.topology, one, other, names))
                     arms.append(_arm(other, CANDIDATE, names.candidate))
                 verdicts.append(
                     rep.topology_verdict(
@@ -178,6 +182,8 @@ def compare_captures(
         arms=arms,
         **rep.of_comparisons(pairs),
         noise_floor=floors,
+        logprob_gaps=gaps,
+        workloads=_workloads(suite, left),
         known_differences=rep.declared_differences(declared, pairs),
         injected_fault=None,
         left_behind=[],
@@ -198,6 +204,19 @@ def _of_role(captures: list[StoredCapture], *roles: _Role) -> list[StoredCapture
         f"The folder {folder} holds no capture of a {' or '.join(roles)} arm, only of "
         f"{', '.join(sorted({c.header.role for c in captures}))}. Name a capture in it."
     )
+
+
+def _workloads(suite: Suite | None, captures: Sequence[StoredCapture]) -> list[rep.SuiteWorkload]:
+    """Return the workloads of the captures, described where their suite is known."""
+    asked: Counter[str] = Counter()
+    for capture in _on(captures, captures[0].header.topology):
+        places = capture.keys()
+        asked.update(key.workload for key, _ in places)
+    about = {} if suite is None else {w.name: w.about for w in suite.workloads}
+    return [
+        rep.SuiteWorkload(name=name, about=about.get(name, ""), requests=count)
+        for name, count in asked.items()
+    ]
 
 
 def _kind(capture: StoredCapture) -> Kind:
@@ -266,6 +285,7 @@ def _arm(capture: StoredCapture, role: _Role, backend: str) -> rep.Arm:
                 )
             },
             "workers": [worker.model_dump() for worker in engine.workers] if engine else [],
+            "latency": latency_of(capture.results).model_dump(),
             "timings": {
                 "engine_start_s": engine.start_s if engine else None,
                 "workloads_s": end.workloads_s if end else {},

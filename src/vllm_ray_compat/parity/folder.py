@@ -10,13 +10,17 @@ from vllm_ray_compat.errors import UsageError
 
 #: Marks a folder as written by this tool; an empty folder gets it before anything else.
 MARKER = ".vllm-ray-compat-report"
+#: Stands at the beginning of every file that is rendered from a report.
+REPORT_MARK = "vllm-ray-compat parity report"
 _MARKER_TEXT = "Written by vllm-ray-compat parity; the next run into this folder replaces it.\n"
 
 RAY_LOGS = "ray-logs"
 #: The endings of an arm's own files, ``<arm>.spec.json`` and so on.
 _ARM_ENDINGS = (".spec.json", ".jsonl", ".log")  # of traces, too: they end in .jsonl
 _ROLES = ("reference", "reference-again", "candidate")
-_FIXED = ("report.json", "suite.json", "ray-start.log", "ray-start-2.log")
+#: The forms of a report; all but the first are rendered from it.
+REPORT_FILES = ("report.json", "report.md", "report.html", "junit.xml")
+_FIXED = (*REPORT_FILES, "suite.json", "ray-start.log", "ray-start-2.log")
 
 
 def check(folder: Path) -> None:

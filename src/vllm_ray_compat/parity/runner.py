@@ -20,6 +20,7 @@ from vllm_ray_compat.parity.interrupt import StopRequest
 from vllm_ray_compat.parity.ownership import Segments
 from vllm_ray_compat.parity.plan import Plan, PlannedArm
 from vllm_ray_compat.parity.report import data as rep
+from vllm_ray_compat.parity.report.files import write_report
 from vllm_ray_compat.parity.supervise import ArmOutcome, run_arm
 
 
@@ -63,7 +64,7 @@ def run(
     """
     ran = run_arms(checked, watch, environ, stop)
     report = conclude(checked, ran.outcomes, ran.left_behind, ran.started, ran.began)
-    rep.write_report(report, ran.where)
+    write_report(report, ran.where)
     return report
 
 

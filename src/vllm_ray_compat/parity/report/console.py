@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from vllm_ray_compat.parity.arm import short_name
-from vllm_ray_compat.parity.compare import Comparison, differences
+from vllm_ray_compat.parity.compare import differences
 from vllm_ray_compat.parity.report.data import Arm, Report
 from vllm_ray_compat.parity.report.findings import consequences, depth, sentences
+from vllm_ray_compat.parity.report.text import at, describe, plain_log, visible
 
 _STYLE = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 _MOST_DIFFERENCES = 12
-_MOST_CHARACTERS = 100
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -23,14 +21,14 @@ def print_report(report: Report, console: Console) -> None:
     console.print(_arms_table(report))
 
     def tell(text: str, style: str = "") -> None:
-        console.print(Text(text, style=style), soft_wrap=True)
+        console.print(Text(visible(text), style=style), soft_wrap=True)
 
     for arm in report.failures:
         tell(f"Arm {arm.label} failed: {arm.failure}", "red")
         if arm.log_tail:
             tell(f"  The last lines of its log, {arm.log}:", "red")
-        for line in arm.log_tail:
-            console.print(Text.from_ansi(f"  | {line}"), soft_wrap=True)
+        for line in plain_log(arm.log_tail).splitlines():
+            console.print(Text(f"  | {line}"), soft_wrap=True)
     found = differences([*report.placement, *report.comparisons])
     following = consequences(report.comparisons)
     for comparison in found[:_MOST_DIFFERENCES]:
@@ -57,42 +55,16 @@ def print_report(report: Report, console: Console) -> None:
         fault = report.injected_fault
         tell(
             f"Fault injected on purpose: {fault.kind} in workload {fault.workload}, request "
-            f"{fault.request}{_at(fault.position)}; the verdict has to be "
+            f"{fault.request}{at(fault.position)}; the verdict has to be "
             f"{'PASS, as it is harmless' if fault.harmless else 'FAIL'}."
         )
     if report.left_behind:
         tell(f"Left behind: {', '.join(report.left_behind)}", "yellow")
     console.print(
         Text(f"Verdict: {report.verdict.upper()}", style=_STYLE[report.verdict]),
-        Text(f"vLLM {report.vllm}, suite {report.suite}, {report.took_s:.0f} s"),
+        Text(visible(f"vLLM {report.vllm}, suite {report.suite}, {report.took_s:.0f} s")),
+        soft_wrap=True,
     )
-
-
-def describe(comparison: Comparison) -> str:
-    """Return one line for a difference: where, which field, both values."""
-    where = (
-        f"{comparison.topology} {comparison.reference} vs {comparison.candidate}, workload "
-        f"{comparison.workload}, request {comparison.request}: "
-    )
-    first = comparison.first_divergence
-    if first is None:
-        return where + comparison.field
-    if comparison.field in ("present", "rank"):
-        missing = comparison.candidate if first.reference else comparison.reference
-        return f"{where}missing from {missing}{_at(first.position)}"
-    return where + (
-        f"{comparison.field}{_at(first.position)}: {_short(first.reference)} became "
-        f"{_short(first.candidate)}"
-    )
-
-
-def _at(position: int | None) -> str:
-    return "" if position is None else f" at position {position}"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
 
 
 def _arms_table(report: Report) -> Table:
@@ -102,9 +74,9 @@ def _arms_table(report: Report) -> Table:
     for arm in report.arms:
         timings = arm.timings
         table.add_row(
-            arm.topology,
-            Text(short_name(arm.backend) + (" (again)" if arm.role == "reference-again" else "")),
-            Text((arm.executor or "-").rpartition(":")[2]),
+            Text(visible(arm.topology)),
+            Text(visible(short_name(arm.backend)) + (" (again)" * (arm.role == "reference-again"))),
+            Text(visible((arm.executor or "-").rpartition(":")[2])),
             "-" if timings.engine_start_s is None else f"{timings.engine_start_s:.0f} s",
             f"{sum(timings.workloads_s.values()):.1f} s" if timings.workloads_s else "-",
             _against(report, arm),
@@ -114,7 +86,7 @@ def _arms_table(report: Report) -> Table:
 
 def _against(report: Report, arm: Arm) -> Text:
     if arm.failure is not None:
-        return Text(arm.failure.partition(":")[0], style="bold red")
+        return Text(visible(arm.failure.partition(":")[0]), style="bold red")
     if arm.role == "reference":
         return Text("(reference)", style="dim")
     if arm.role == "reference-again":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,12 +12,15 @@ from vllm_ray_compat.parity.compare import Compared, Comparison, Total, differen
 from vllm_ray_compat.parity.engines import EngineDifference
 from vllm_ray_compat.parity.faults import Fault
 from vllm_ray_compat.parity.known import DeclaredDifference
+from vllm_ray_compat.parity.latency import Latency
+from vllm_ray_compat.parity.logprob_gaps import PositionGaps, logprob_gaps
 from vllm_ray_compat.parity.noise import Verdict
 from vllm_ray_compat.parity.statistics import Statistics
+from vllm_ray_compat.parity.stored import StoredCapture
 from vllm_ray_compat.parity.tolerance import Declared
 from vllm_ray_compat.parity.worker_environment import EnvironmentDifference
 
-SCHEMA = "vllm_ray_compat.report/1"
+SCHEMA = "vllm_ray_compat.report/2"
 
 
 class _Model(BaseModel):
@@ -41,6 +43,7 @@ class Arm(_Model):
     role: Literal["reference", "reference-again", "candidate"]
     backend: str
     topology: str
+    profile: str = Field(default="default", description="The suite's engine options in use.")
     expected_executor: str
     executor: str | None = Field(description="Read from the live engine; None: it never lived.")
     executor_read_from: str | None
@@ -55,6 +58,7 @@ class Arm(_Model):
     v2_model_runner: bool | None
     workers: list[Worker]
     timings: Timings
+    latency: Latency | None = Field(description="None: the arm left no capture to read.")
     capture: str
     log: str
     failure: str | None
@@ -88,6 +92,23 @@ class NoiseFloor(_Model):
     differences: list[Comparison]
 
 
+class LogprobGaps(PositionGaps):
+    """How far the logprobs of two arms are apart, by token position."""
+
+    topology: str
+    reference: str
+    candidate: str = Field(description="As in comparisons; the reference 'again': two runs of it.")
+    profile: str = "default"
+
+
+class SuiteWorkload(_Model):
+    """A workload that was to run."""
+
+    name: str
+    about: str
+    requests: int
+
+
 class KnownDifference(_Model):
     """What a backend cannot do by design, with its source."""
 
@@ -110,6 +131,7 @@ class Report(_Model):
     verdict: Verdict
     vllm: str
     suite: str
+    workloads: list[SuiteWorkload] = Field(description="Of the suite, in its order.")
     model: str
     engine_core: str
     started_at: str
@@ -131,6 +153,7 @@ class Report(_Model):
     engine_differences: list[EngineDifference] = []
     tolerances: list[Declared] = Field(default=[], description="All in force; others are exact.")
     noise_floor: list[NoiseFloor]
+    logprob_gaps: list[LogprobGaps]
     known_differences: list[KnownDifference]
     injected_fault: Fault | None
     left_behind: list[str] = Field(description="Shared-memory segments that could not be freed.")
@@ -241,8 +264,14 @@ def topology_verdict(
     )
 
 
-def write_report(report: Report, folder: Path) -> Path:
-    """Write ``report.json`` into *folder*; returns its path."""
-    path = folder / "report.json"
-    path.write_text(report.model_dump_json(by_alias=True, indent=2) + "\n", encoding="utf-8")
-    return path
+def gaps_of(
+    topology: str, reference: StoredCapture, candidate: StoredCapture, names: tuple[str, str]
+) -> LogprobGaps:
+    """Return how far the logprobs of two captures are apart, by position."""
+    return LogprobGaps(
+        topology=topology,
+        reference=names[0],
+        candidate=names[1],
+        profile=reference.header.profile,
+        **logprob_gaps(reference.results, candidate.results).model_dump(),
+    )

@@ -1,0 +1,233 @@
+"""What a report comes to: one outcome for each workload, and the reasons for the verdict.
+
+All forms of the report say the same, because all take it from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vllm_ray_compat.parity import noise
+from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.compare import Comparison, differences
+from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
+from vllm_ray_compat.parity.report.text import at, describe_request, shorten, visible
+
+State = Literal["equal", "different", "noise", "not compared"]
+
+#: How a state is marked where colour cannot be relied on.
+SYMBOLS: dict[State, str] = {"equal": "✓", "different": "✗", "noise": "≈", "not compared": "–"}
+_STATES: dict[noise.Verdict, State] = {
+    "pass": "equal",
+    "fail": "different",
+    "inconclusive": "noise",
+}
+_MOST_IN_A_REASON = 400
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The outcome of one workload for one candidate on one topology."""
+
+    state: State
+    requests: int
+    different: tuple[Comparison, ...]
+    why: str = ""
+    noisy_requests: int = 0
+
+    @property
+    def symbol(self) -> str:
+        """The state as one character."""
+        return SYMBOLS[self.state]
+
+    @property
+    def differing_requests(self) -> int:
+        """The number of requests with a difference."""
+        return len({c.request for c in self.different})
+
+    @property
+    def label(self) -> str:
+        """The outcome in a word or two."""
+        if self.state == "not compared":
+            return self.state
+        if self.state == "equal":
+            return f"{self.requests} equal"
+        if self.state == "noise":
+            return f"noise in {self.noisy_requests} of {self.requests}"
+        return f"{self.differing_requests} of {self.requests} differ"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One candidate on one topology."""
+
+    verdict: TopologyVerdict
+    cells: dict[str, Cell]
+    failed: tuple[Arm, ...]
+
+    @property
+    def name(self) -> str:
+        """The topology and the candidate."""
+        return f"{self.verdict.topology} {short_name(self.verdict.candidate)}"
+
+
+@dataclass
+class Matrix:
+    """Workloads (rows) by topologies and candidates (columns)."""
+
+    workloads: list[str]
+    columns: list[Column] = field(default_factory=list)
+
+
+def matrix(report: Report) -> Matrix:
+    """Return the outcome of every workload for every candidate on every topology."""
+    compared: dict[tuple[str, str, str], list[Comparison]] = {}
+    for c in report.comparisons:
+        compared.setdefault((c.topology, c.candidate, c.workload), []).append(c)
+    floor: dict[tuple[str, str], list[Comparison]] = {}
+    for part in report.noise_floor:
+        for c in part.differences:
+            floor.setdefault((part.topology, c.workload), []).append(c)
+    names = dict.fromkeys(w.name for w in report.workloads)
+    names.update(dict.fromkeys(c.workload for c in report.comparisons))
+    made = Matrix(list(names))
+    for verdict in report.topologies:
+        failed = _failed_for(report, verdict)
+        cells = {
+            name: _cell(
+                compared.get((verdict.topology, verdict.candidate, name), []),
+                floor.get((verdict.topology, name), []),
+                failed,
+            )
+            for name in names
+        }
+        made.columns.append(Column(verdict, cells, failed))
+    return made
+
+
+def _failed_for(report: Report, verdict: TopologyVerdict) -> tuple[Arm, ...]:
+    """Return the failed arms that a candidate's verdict rests on."""
+    return tuple(
+        arm
+        for arm in report.failures
+        if arm.topology == verdict.topology
+        and (arm.role != "candidate" or arm.backend == verdict.candidate)
+    )
+
+
+def _cell(
+    compared: Sequence[Comparison], floor: Sequence[Comparison], failed: Sequence[Arm]
+) -> Cell:
+    if not compared:
+        why = "; ".join(f"arm {visible(arm.label)} failed" for arm in failed)
+        return Cell("not compared", 0, (), why or "no arm answered it")
+    found = tuple(differences(compared))
+    requests = len({c.request for c in compared})
+    state = _STATES[noise.judge(floor, compared)]
+    noisy = len({c.request for c in floor})
+    why = ""
+    if state == "noise":
+        why = f"the reference differs from itself in {noisy} of {requests} requests"
+    return Cell(state, requests, found, why, noisy)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One sentence for or against the verdict."""
+
+    kind: Literal["for", "against", "open"]
+    text: str
+
+    @property
+    def symbol(self) -> str:
+        """The kind as one character."""
+        return {"for": "✓", "against": "✗", "open": "≈"}[self.kind]
+
+
+def headline(report: Report) -> str:
+    """Return in one sentence what the verdict means."""
+    requests = sum(v.requests for v in report.topologies)
+    differ = sum(v.different for v in report.topologies)
+    if report.injected_fault is not None:
+        return (
+            "A fault was put into the candidate's answers on purpose; this run shows that the "
+            "comparison finds it, and nothing about the executors."
+        )
+    if report.verdict == "pass":
+        return (
+            f"All {requests} answers of the candidates are identical to the reference's, bit for "
+            "bit, and the reference is identical to itself."
+        )
+    if report.verdict == "inconclusive":
+        return (
+            "Nothing is proved: what was compared lies within the noise of the reference, or was "
+            "not compared at all."
+        )
+    parts = [f"{differ} of {requests} answers differ from the reference's"] if differ else []
+    if report.failures:
+        parts.append(f"{len(report.failures)} of {len(report.arms)} arms failed")
+    return f"{' and '.join(parts) or 'The comparison failed'}."
+
+
+def reasons(report: Report) -> list[Reason]:
+    """Return why the verdict is what it is, what speaks against the candidate first."""
+    found: list[Reason] = []
+    fault = report.injected_fault
+    if fault is not None:
+        found.append(
+            Reason(
+                "against",
+                f"Fault injected on purpose: {fault.kind} in workload {fault.workload}, request "
+                f"{fault.request}{at(fault.position)}; the verdict has to be FAIL.",
+            )
+        )
+    found += [Reason("against", f"Arm {a.label} failed: {a.failure}") for a in report.failures]
+    for column in matrix(report).columns:
+        found.append(_about(column))
+    with_floor = {floor.topology for floor in report.noise_floor}
+    for floor in report.noise_floor:
+        noisy = len({(c.workload, c.request) for c in floor.differences})
+        kind: Literal["for", "open"] = "open" if noisy else "for"
+        how = f"differs in {noisy} of {floor.requests}" if noisy else f"equal in {floor.requests}"
+        found.append(
+            Reason(
+                kind,
+                f"{floor.topology}: {short_name(floor.reference)} against itself, {floor.runs} "
+                f"runs: {how} requests.",
+            )
+        )
+    for topology in dict.fromkeys(v.topology for v in report.topologies):
+        if topology not in with_floor:
+            found.append(
+                Reason("open", f"{topology}: no noise floor; the reference did not answer twice.")
+            )
+    if report.left_behind:
+        found.append(
+            Reason("open", f"Shared memory that was left behind: {', '.join(report.left_behind)}.")
+        )
+    order = ("against", "open", "for")
+    return [
+        Reason(r.kind, shorten(visible(r.text), _MOST_IN_A_REASON))
+        for r in sorted(found, key=lambda r: order.index(r.kind))
+    ]
+
+
+def _about(column: Column) -> Reason:
+    verdict = column.verdict
+    pair = f"{short_name(verdict.candidate)} against {short_name(verdict.reference)}"
+    if not verdict.requests:
+        return Reason("open", f"{verdict.topology}: {pair}: not compared.")
+    different = [c for cell in column.cells.values() for c in cell.different]
+    if not different:
+        return Reason(
+            "for", f"{verdict.topology}: {pair}: all {verdict.requests} requests identical."
+        )
+    outside = [c for x in column.cells.values() if x.state == "different" for c in x.different]
+    first = describe_request((outside or different)[0])
+    return Reason(
+        "against" if outside else "open",
+        f"{verdict.topology}: {pair}: {verdict.different} of {verdict.requests} requests differ. "
+        f"First: {first}",
+    )
