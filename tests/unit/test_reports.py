@@ -131,7 +131,7 @@ def test_junit_of_a_failure(failing: Report) -> None:
     seeded = {case.name: case for case in suites["tp2 v2"]}["seeded"]
     (failure,) = seeded.result
     assert isinstance(failure, Failure)
-    for word in ("request r1", "token_ids", "position 11", "8 became 9", "'d' became '<'"):
+    for word in ("request r1", "token_ids", "position 11", "8 became 9"):
         assert word in str(failure.text)
     arm, *skipped = suites["tp2pp2 v2"]
     assert arm.name == "arm tp2pp2-candidate-v2"

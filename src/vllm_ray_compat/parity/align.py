@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 
 _CREATE = """
 CREATE TABLE {side} (
-    workload TEXT NOT NULL, request TEXT NOT NULL, place INT, number INT, offset INT,
+    workload BLOB NOT NULL, request BLOB NOT NULL, place INT, number INT, offset INT,
     UNIQUE (workload, request)
 )
 """
@@ -77,7 +77,7 @@ def align(left: Source, right: Source) -> Iterator[Pair]:
         for workload, request, place, *found in base.execute(_PAIRS):
             one, at, other, there, left_rank, right_rank = found
             yield Pair(
-                Key(workload, request),
+                _key(workload, request),
                 Place(one, at),
                 None if other is None else Place(other, there),
                 place,
@@ -85,7 +85,7 @@ def align(left: Source, right: Source) -> Iterator[Pair]:
                 right_rank,
             )
         for workload, request, place, number, offset in base.execute(_ONLY_RIGHT):
-            yield Pair(Key(workload, request), None, Place(number, offset), place, None, None)
+            yield Pair(_key(workload, request), None, Place(number, offset), place, None, None)
     except sqlite3.OperationalError as error:
         raise UnusableEnvironmentError(
             f"The captures cannot be compared: no temporary file can be written: {error}. Set "
@@ -102,9 +102,18 @@ def _fill(base: sqlite3.Connection, side: str, source: Source) -> None:
         count = counts.get(key.workload, 0)
         counts[key.workload] = count + 1
         try:
-            base.execute(insert, (*key, count, *place))
+            base.execute(insert, (*map(_stored, key), count, *place))
         except sqlite3.IntegrityError:
             raise CaptureError(
                 f"{source.name}:{place.number}: a second result for workload {key.workload}, "
                 f"request {key.request}; expected one."
             ) from None
+
+
+def _stored(name: str) -> bytes:
+    """Return a name as the database keeps it: any text, lone surrogates among it."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _key(workload: bytes, request: bytes) -> Key:
+    return Key(*(name.decode("utf-8", "surrogatepass") for name in (workload, request)))

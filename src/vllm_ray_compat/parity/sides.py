@@ -141,7 +141,7 @@ def _ask(backend: str, python: str) -> Side:
     if found is None:
         raise UsageError(
             f"{backend}@{python}: there is no interpreter {python!r}. Give the path of a Python, "
-            "for example legacy@/opt/vllm-0.19/bin/python."
+            "for example legacy@vllm-0.19/bin/python."
         )
     command = [found, "-m", __name__, backend]
     try:
