@@ -42,73 +42,72 @@ print(json.dumps({
 """
 
 
-def line(number: int, draw: random.Random, small: bool) -> dict[str, object]:
-    """A result of 200 tokens with five logprobs each; with *small* one of 4 tokens without."""
+def body(draw: random.Random, small: bool, changed: bool) -> str:
+    """What follows the names of a result of 200 tokens with five logprobs each, up to its times.
+
+    With *small* it has 4 tokens without; with *changed* one token is another.
+    """
     tokens = [draw.randrange(150_000) for _ in range(4 if small else 200)]
     entries = [
-        [
-            [t, -draw.random(), 1],
-            *([draw.randrange(150_000), -draw.random() * 9, k] for k in range(2, 6)),
-        ]
+        [[t, -draw.random(), 1]]
+        + [[draw.randrange(150_000), -draw.random() * 9, rank] for rank in range(2, 6)]
         for t in tokens
     ]
-    return {
-        "kind": "result",
-        "workload": f"w{number // 100_000}",
-        "request": f"request-{number}",
-        "outputs": [
-            {
-                "index": 0,
-                "token_ids": tokens,
-                "text": "lorem ipsum " * len(tokens),
-                "finish_reason": "length",
-                "stop_reason": None,
-                "cumulative_logprob": -draw.random() * 100,
-                "logprobs": None if small else entries,
-            }
-        ],
-        "prompt_token_ids": tokens[:16],
+    tokens[2] ^= changed
+    output = {
+        "index": 0,
+        "token_ids": tokens,
+        "text": "lorem ipsum " * len(tokens),
+        "finish_reason": "length",
+        "stop_reason": None,
+        "cumulative_logprob": -draw.random() * 100,
+        "logprobs": None if small else entries,
+    }
+    rest = {
+        "outputs": [output],
+        "prompt_token_ids": tokens[3:19],
         "prompt_logprobs": None,
         "num_cached_tokens": 0,
         "error": None,
-        "token_times_s": [],
     }
+    return json.dumps(rest)[1:-1]
 
 
 def write(paths: tuple[Path, Path], size: int, differ: str, disorder: bool, small: bool) -> None:
-    """Write both captures; one result in a thousand is made anew, the others repeat its answer."""
-    draw = random.Random(0)
+    """Write both captures: a hundred answers in turn, each under a name and with times of its own.
+
+    *size* counts the bytes of the first one.
+    """
     header = {
         "kind": "header", "schema": "vllm_ray_compat.capture/2", "role": "reference",
         "backend": "legacy", "topology": "tp2", "suite": "large", "model": "m",
         "engine_core": "inproc", "started_at": 0.0,
     }  # fmt: skip
     end = {"kind": "end", "workloads_s": {}, "shutdown_s": 0.0, "total_s": 0.0}
-    pool = [line(i, draw, small) for i in range(200)]
+    bodies = [body(random.Random(i), small, False) for i in range(100)]
+    changed = [body(random.Random(i), small, True) for i in range(100)]
+    draw = random.Random(0)
+
+    def line(number: int, text: str) -> str:
+        times = [draw.random() for _ in range(4)] * (1 if small else 50)
+        return (
+            f'{{"kind": "result", "workload": "w{number // 100_000}", '
+            f'"request": "request-{number}", {text}, "token_times_s": {times}}}\n'
+        )
+
     held: list[str] = []
     with paths[0].open("w") as left, paths[1].open("w") as right:
         for file in (left, right):
             file.write(json.dumps(header) + "\n")
-        number = 0
-        while left.tell() < size:
-            record = pool[number % len(pool)]
-            record |= {"workload": f"w{number // 100_000}", "request": f"request-{number}"}
-            record["token_times_s"] = [draw.random() for _ in range(4 if small else 200)]
-            left.write(json.dumps(record) + "\n")
-            record["token_times_s"] = [draw.random() for _ in range(4 if small else 200)]
-            if differ == "all" or (differ == "one" and number == 7):
-                tokens = record["outputs"][0]["token_ids"]  # type: ignore[index]
-                tokens[2] ^= 1
-                text = json.dumps(record)
-                tokens[2] ^= 1
-            else:
-                text = json.dumps(record)
-            held.append(text + "\n")
-            if len(held) == 1000:
+        number = written = 0
+        while written < size:
+            written += left.write(line(number, bodies[number % 100]))
+            other = differ == "all" or (differ == "one" and number == 7)
+            held.append(line(number, (changed if other else bodies)[number % 100]))
+            number += 1
+            if len(held) == 1000 or written >= size:
                 right.writelines(reversed(held) if disorder else held)
                 held.clear()
-            number += 1
-        right.writelines(reversed(held) if disorder else held)
         for file in (left, right):
             file.write(json.dumps(end) + "\n")
 
