@@ -164,6 +164,14 @@ def come_to_rest(arms: list[Arm]) -> bool:
     return False
 
 
+def autogroup() -> bool:
+    """Say whether Linux shares the cores between sessions, which puts Ray's workers apart."""
+    try:
+        return Path("/proc/sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
+    except OSError:
+        return False
+
+
 def measure(arm: Arm, other: Arm, options: argparse.Namespace) -> dict[str, float]:
     """Take a turn: measure *arm*, and what *other* uses of the CPU meanwhile."""
     before, began = other.cpu_s(), time.monotonic()
@@ -228,6 +236,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "rounds": len(rounds),
         "calls": options.calls,
         "arms": about,
+        "autogroup": autogroup(),
         "cores_used_at_rest": idle,
         "turns_begun_without_rest": restless,
         "metrics": conclude(rounds),

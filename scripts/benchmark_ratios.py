@@ -88,6 +88,12 @@ def table(result: dict[str, Any], reference: str, candidate: str) -> str:
         )
     if result["turns_begun_without_rest"]:
         lines.append(f"{result['turns_begun_without_rest']} turns began with an engine still busy")
+    if result["autogroup"]:
+        lines.append(
+            "Linux shares the cores between sessions here (kernel.sched_autogroup_enabled=1). The "
+            "workers of mp are in their driver's, those of Ray in another: on few cores this is "
+            "measured, too. Without it: sysctl kernel.sched_autogroup_enabled=0"
+        )
     return "\n".join(lines)
 
 

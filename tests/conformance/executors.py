@@ -13,8 +13,8 @@ from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR
 from vllm_ray_compat.schedule import COMPAT_EXECUTORS, VLLM_EXECUTORS, Backend
 from vllm_ray_compat.vllm_api import VllmNotFoundError, find_vllm
 
-#: Set to ``quick``, each executor is asked on some topologies only: for every commit there are
-#: minutes, and four workers take the longest to start. A release is asked all.
+#: Set to ``quick``, each executor is asked on tp2 only: for every commit there are minutes, and its
+#: parity runs have pp2. A release is asked all.
 IS_QUICK = os.environ.get("CONFORMANCE") == "quick"
 
 #: Tensor and pipeline parallel size of each.
@@ -57,8 +57,7 @@ def installed() -> list[Executor]:
         environ = {FLAG_NAME: flag}
         if backend is Backend.LEGACY and backend not in ships:
             environ["RAYCOMPAT_RESTORE_LEGACY"] = "1"
-        some = _topologies("tp2", "pp2", *(("tp1",) if backend is Backend.V2 else ()))
-        found.append(Executor(backend.value, path, "ray", environ, some))
+        found.append(Executor(backend.value, path, "ray", environ, _topologies("tp2")))
     if len(ships) == 2 and _can_run_our_legacy():
         # Not the one that "ray" selects here, and four workers take the longest to start.
         some = ("tp2",) if IS_QUICK else ("tp2", "pp2", "tp1")

@@ -31,6 +31,7 @@ from vllm_ray_compat.executors.calls import Answers, Call, call_and_wait
 from vllm_ray_compat.executors.failure import Failure
 from vllm_ray_compat.executors.monitor import WorkerMonitor
 from vllm_ray_compat.executors.placement import RankPlacement, local_ranks_of
+from vllm_ray_compat.executors.queue_end import end_when_collected
 from vllm_ray_compat.executors.ray_worker import RayWorkerProc, WorkerDescription, stop_worker
 from vllm_ray_compat.executors.resources import Resources
 from vllm_ray_compat.executors.response_queue import ResponseQueue
@@ -103,6 +104,7 @@ class RayExecutorV2(Failure, MultiprocExecutor):  # type: ignore[misc]
             connect_ip=ray.util.get_node_ip_address(),
         )
         resources.segments.spare(self.rpc_broadcast_mq)
+        end_when_collected(self.rpc_broadcast_mq)
         resources.actors = [self._actor(p, resources.group) for p in placed]
         actors = resources.actors
         found = startup.collect(
@@ -134,6 +136,7 @@ class RayExecutorV2(Failure, MultiprocExecutor):  # type: ignore[misc]
             deadline,
         )
         queues = [MessageQueue.create_from_handle(handles[p.rank], 0) for p in placed]
+        end_when_collected(*queues)
         resources.responses = [
             ResponseQueue(
                 queue, self, is_remote=p.node_id != driver_node, options=self._wake_options()

@@ -17,6 +17,7 @@ class _Ended(Failure, Mixin):
 
     def _init_executor(self) -> None:
         from vllm_ray_compat.executors import startup
+        from vllm_ray_compat.executors.queue_end import end_when_collected
         from vllm_ray_compat.executors.segments import Segments
 
         self._raycompat_monitor: Any = None
@@ -25,6 +26,7 @@ class _Ended(Failure, Mixin):
         with groups.noted() as made:
             self._raycompat_groups = made
             super()._init_executor()
+        end_when_collected(self.rpc_broadcast_mq, *self.response_mqs)
         places = self.collective_rpc(workers.asking_where(), timeout=startup.start_timeout_s())
         self._raycompat_pids = workers.on_this_node(places)
         # And again at the end; but a worker that has died can no longer be asked then.
@@ -73,7 +75,8 @@ REPAIR = Repair(
     reports=(),
     symptom=(
         "A clean end takes up to five seconds; the placement group, and on the workers' side "
-        "shared memory, stay until the process ends: another engine in it waits for devices."
+        "shared memory, stay until the process ends: another engine in it waits for devices. On "
+        "older releases the process can hang for ever when what is left is collected."
     ),
     effect="The end takes about a second and gives back what the start made.",
     executor=_Ended,
