@@ -1,7 +1,8 @@
 """The environment of a worker: what may be shown of it, and how two arms differ in it.
 
-Values are shown only for names that hold no secret by what they are; of all others a digest is
-kept, which tells whether two are equal and nothing else.
+Values are shown only for names that hold no secret by what they are. Of others a digest is kept,
+which tells whether two are equal; of what is named like a secret only that it is set, because a
+weak one could be guessed from a digest.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ _UNSAFE = re.compile(
     r"KEY|TOKEN(?!IZERS)|SECRET|PASS|CRED|AUTH|URL|URI|HOST|_IP$|ADDR|PATH|DIR|ROOT|FILE|CACHE(?!_SPACE|_DTYPE)|HEADER|COOKIE|PROXY|USER"
 )
 
+_SECRET = re.compile(r"KEY|TOKEN(?!IZERS)|SECRET|PASS|CRED|AUTH|COOKIE", re.IGNORECASE)
+#: What stands for the value of a secret.
+SET = "(set)"
+
 #: How a digest is written; an equal value gives an equal digest, on every machine.
 _DIGEST = "sha256:"
 _DIGEST_BYTES = 8
@@ -57,11 +62,14 @@ def is_safe(name: str) -> bool:
 
 
 def redact(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return *environ* as it goes into a capture: values of safe names, digests of the others."""
-    return {
-        name: value if is_safe(name) else digest(name, value)
-        for name, value in sorted(environ.items())
-    }
+    """Return *environ* as it goes into a capture; see the module."""
+    return {name: _told(name, value) for name, value in sorted(environ.items())}
+
+
+def _told(name: str, value: str) -> str:
+    if is_safe(name):
+        return value
+    return SET if _SECRET.search(name) else digest(name, value)
 
 
 def digest(name: str, value: str) -> str:

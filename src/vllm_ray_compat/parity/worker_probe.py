@@ -17,6 +17,8 @@ class WorkerProbe:
 
     def raycompat_describe(self) -> dict[str, Any]:
         """Return this rank's place: process, node, device and the class of its Ray actor."""
+        from vllm_ray_compat.parity.worker_environment import redact
+
         ray = sys.modules.get("ray")
         context = None
         if ray is not None and ray.is_initialized():
@@ -35,6 +37,7 @@ class WorkerProbe:
                 else {}
             ),
             "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            "environment": redact(os.environ),
             "settings": {
                 name: value
                 for name, value in sorted(os.environ.items())
