@@ -76,6 +76,12 @@ def run(
             help="Also record each step at the executor's boundary, to place a difference."
         ),
     ] = False,
+    forcing: Annotated[
+        bool,
+        typer.Option(
+            help="After another token, run the candidate once more along the reference's tokens."
+        ),
+    ] = True,
     inject_fault: Annotated[
         str | None,
         typer.Option(
@@ -116,6 +122,7 @@ def run(
             suite=suite,
             requests=requests,
             trace=trace,
+            forcing=forcing,
             report_dir=report_dir,
             ray_address=ray_address,
             arm_timeout_s=arm_timeout,

@@ -16,7 +16,7 @@ _MARKER_TEXT = "Written by vllm-ray-compat parity; the next run into this folder
 
 RAY_LOGS = "ray-logs"
 #: The endings of an arm's own files, ``<arm>.spec.json`` and so on.
-_ARM_ENDINGS = (".spec.json", ".jsonl", ".log")  # of traces, too: they end in .jsonl
+_ARM_ENDINGS = (".spec.json", ".suite.json", ".jsonl", ".log")  # of traces, too: they end in .jsonl
 _ROLES = ("reference", "reference-again", "candidate")
 #: The forms of a report; all but the first are rendered from it.
 REPORT_FILES = ("report.json", "report.md", "report.html", "junit.xml")

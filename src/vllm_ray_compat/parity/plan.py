@@ -34,6 +34,8 @@ RESERVED_ENGINE_ARGS = {
 REFERENCE: Literal["reference"] = "reference"
 AGAIN: Literal["reference-again"] = "reference-again"
 CANDIDATE: Literal["candidate"] = "candidate"
+#: A candidate whose tokens are forced to the reference's; no part of the verdict.
+FORCED = "candidate-forced"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Options:
     engine_core: Literal["inproc", "process"] = "inproc"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     trace: bool = False
+    #: After another token, run the candidate once more along the reference's.
+    forcing: bool = True
     #: Run the reference twice, for the noise floor.
     again: bool = True
 
@@ -65,6 +69,8 @@ class PlannedArm(NamedTuple):
     side: Side
     role: str
     profile: str
+    #: Instead of the plan's suite.
+    suite: Suite | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -16,12 +17,15 @@ from vllm_ray_compat.parity import environment, folder
 from vllm_ray_compat.parity.arm import MP, ArmSpec
 from vllm_ray_compat.parity.cluster import RayCluster
 from vllm_ray_compat.parity.conclude import check_what_ran, conclude
+from vllm_ray_compat.parity.forcing import PROCESSOR
+from vllm_ray_compat.parity.further import forced_arms, forced_results, step_differences
 from vllm_ray_compat.parity.interrupt import StopRequest
 from vllm_ray_compat.parity.ownership import Segments
 from vllm_ray_compat.parity.plan import Plan, PlannedArm
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.report.files import write_report
 from vllm_ray_compat.parity.supervise import ArmOutcome, run_arm
+from vllm_ray_compat.parity.workloads import Suite
 
 
 class Watcher(Protocol):
@@ -64,6 +68,14 @@ def run(
     """
     ran = run_arms(checked, watch, environ, stop)
     report = conclude(checked, ran.outcomes, ran.left_behind, ran.started, ran.began)
+    if checked.options.trace:
+        report.steps = step_differences(ran.outcomes)
+    if checked.options.forcing and (arms := forced_arms(checked, ran.outcomes, report)):
+        write_report(report, ran.where)  # what is known already is not lost if this is interrupted
+        forced = run_arms(replace(checked, arms=arms), watch, environ, stop, into=ran.where)
+        report.forced, report.not_forced = forced_results(ran.outcomes, forced.outcomes)
+        report.left_behind = sorted({*report.left_behind, *forced.left_behind})
+        report.took_s = round(time.monotonic() - ran.began, 1)
     write_report(report, ran.where)
     return report
 
@@ -73,24 +85,29 @@ def run_arms(
     watch: Watcher,
     environ: Mapping[str, str] | None = None,
     stop: StopRequest | None = None,
+    into: Path | None = None,
 ) -> Ran:
     """Run the arms of a checked plan; captures and logs are written as they come.
 
     Whatever ends the run, an error or a request to stop, nothing it started keeps running.
+
+    Args:
+        checked: what to run.
+        watch: told of every step.
+        environ: the caller's environment; default this process's.
+        stop: asked all the time.
+        into: the report folder as it is; default that of the plan, cleared of an older run.
 
     Raises:
         InterruptedRunError: *stop* was asked for.
         ClusterError: Ray did not start.
     """
     options = checked.options
-    where = folder.prepare(options.report_dir)
+    where = into or folder.prepare(options.report_dir)
     stop = stop or StopRequest()
     started = datetime.now(timezone.utc)
     began = time.monotonic()
-    suite_file = where / "suite.json"
-    suite_file.write_text(
-        checked.suite.model_dump_json(by_alias=True, indent=2) + "\n", encoding="utf-8"
-    )
+    suite_file = _write_suite(checked.suite, where / "suite.json")
     given = os.environ if environ is None else environ
     outcomes: list[ArmOutcome] = []
     segments = Segments()
@@ -120,7 +137,8 @@ def run_arms(
                 stop,
                 segments,
             )
-            check_what_ran(checked, outcome, outcomes)
+            if arm.suite is None:
+                check_what_ran(checked, outcome, outcomes)
             outcomes.append(outcome)
             watch.done(
                 f"done in {outcome.took_s:.1f} s"
@@ -130,6 +148,11 @@ def run_arms(
         if any(outcome.failure for outcome in outcomes):
             _keep_ray_logs(rays, where)
     return Ran(where, outcomes, segments.free(), started.isoformat(timespec="seconds"), began)
+
+
+def _write_suite(suite: Suite, path: Path) -> Path:
+    path.write_text(suite.model_dump_json(by_alias=True, indent=2) + "\n", encoding="utf-8")
+    return path
 
 
 class _Ray(NamedTuple):
@@ -196,6 +219,10 @@ def _spec(checked: Plan, arm: PlannedArm, where: Path, suite_file: Path) -> ArmS
         engine_args={**model.engine_args, **checked.options.engine_args},
     )
     spec.capture = (where / f"{spec.label}.jsonl").resolve()
+    if arm.suite is not None:
+        spec.suite = _write_suite(arm.suite, where / f"{spec.label}.suite.json").resolve()
+        spec.engine_args["logits_processors"] = [PROCESSOR]
+        spec.trace = False
     return spec
 
 

@@ -15,9 +15,11 @@ from vllm_ray_compat.parity.known import DeclaredDifference
 from vllm_ray_compat.parity.latency import Latency
 from vllm_ray_compat.parity.logprob_gaps import PositionGaps, logprob_gaps
 from vllm_ray_compat.parity.noise import Verdict
+from vllm_ray_compat.parity.past import Forced
 from vllm_ray_compat.parity.statistics import Statistics
 from vllm_ray_compat.parity.stored import StoredCapture
 from vllm_ray_compat.parity.tolerance import Declared
+from vllm_ray_compat.parity.trace import StepDivergence
 from vllm_ray_compat.parity.worker_environment import EnvironmentDifference
 
 SCHEMA = "vllm_ray_compat.report/2"
@@ -80,6 +82,15 @@ class TopologyVerdict(_Model):
     )
     partial: bool = Field(default=False, description="An arm did not get to its end.")
     statistics: Statistics | None = None
+
+
+class StepDifference(_Model):
+    """Where two step traces part; ``divergence`` is None where they are the same."""
+
+    topology: str
+    candidate: str
+    profile: str
+    divergence: StepDivergence | None
 
 
 class NoiseFloor(_Model):
@@ -154,6 +165,13 @@ class Report(_Model):
     tolerances: list[Declared] = Field(default=[], description="All in force; others are exact.")
     noise_floor: list[NoiseFloor]
     logprob_gaps: list[LogprobGaps]
+    steps: list[StepDifference] = Field(
+        default=[], description="Where the traces of an arm and its reference part (--trace)."
+    )
+    forced: list[Forced] = Field(
+        default=[], description="Diverged workloads once more, along the reference's tokens."
+    )
+    not_forced: list[str] = Field(default=[], description="Why some could not be.")
     known_differences: list[KnownDifference]
     injected_fault: Fault | None
     left_behind: list[str] = Field(description="Shared-memory segments that could not be freed.")

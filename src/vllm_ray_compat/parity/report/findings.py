@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from vllm_ray_compat.parity.compare import Comparison
 from vllm_ray_compat.parity.engines import EngineDifference
-from vllm_ray_compat.parity.report.data import Report, TopologyVerdict
+from vllm_ray_compat.parity.past import Forced
+from vllm_ray_compat.parity.report.data import Report, StepDifference, TopologyVerdict
 from vllm_ray_compat.parity.statistics import Statistics
 
 #: Environment variables named in a sentence; report.json has all.
@@ -75,10 +76,46 @@ def sentences(report: Report) -> Iterator[str]:
             f"{topology} {reference} vs {candidate}: the workers' environments differ in "
             f"{', '.join(found[:_MOST_NAMES])}{more} (not judged)."
         )
+    for step in report.steps:
+        yield _of_step(step)
+    for forced in report.forced:
+        yield _of_forced(forced)
+    for why in report.not_forced:
+        yield f"Past the divergence nothing is known: {why}"
     if report.others_left_out:
         yield f"{report.others_left_out} more differing fields are counted in totals only."
     for verdict in report.topologies:
         yield from _of_verdict(verdict)
+
+
+def _of_step(step: StepDifference) -> str:
+    where = f"{step.topology} {step.candidate}"
+    if step.profile != "default":
+        where += f" ({step.profile})"
+    found = step.divergence
+    if found is None:
+        return f"{where}: every step went in and came out as the reference's."
+    what = "was scheduled otherwise" if found.side == "input" else "came out otherwise"
+    return (
+        f"{where}: step {found.step}, workload {found.workload}, is the first that {what}: "
+        f"requests {', '.join(found.requests)}."
+    )
+
+
+def _of_forced(forced: Forced) -> str:
+    told = (
+        f"{forced.topology} {forced.candidate}, workload {forced.workload}, request "
+        f"{forced.request}, along the reference's tokens: {forced.agreed} of {forced.positions} "
+        "are the candidate's own first choice"
+    )
+    if forced.first_disagreement is not None:
+        told += f", the first that is not at position {forced.first_disagreement}"
+    if forced.largest_difference is not None:
+        told += (
+            f"; largest difference of a logprob {_number(forced.largest_difference)} nats, at "
+            f"position {forced.largest_at}"
+        )
+    return f"{told}."
 
 
 def _of_engines(differences: Sequence[EngineDifference]) -> Iterator[str]:

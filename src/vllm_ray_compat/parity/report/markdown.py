@@ -14,6 +14,7 @@ from vllm_ray_compat.parity.arm import short_name
 from vllm_ray_compat.parity.compare import differences
 from vllm_ray_compat.parity.report import units
 from vllm_ray_compat.parity.report.data import Arm, Report
+from vllm_ray_compat.parity.report.findings import sentences
 from vllm_ray_compat.parity.report.summary import headline, matrix, reasons
 from vllm_ray_compat.parity.report.text import plain_log, shorten, visible, what_differs
 
@@ -56,6 +57,7 @@ def render_markdown(report: Report, most_bytes: int = MOST_BYTES) -> str:
         ("Failed arms", _failures),
         ("Noise floor", _noise),
         ("Logprob differences", _gaps),
+        ("Further findings", _further),
         ("Known differences", _known),
     ]
     text = f"<!-- {folder.REPORT_MARK} -->\n{_top(report)}"
@@ -213,6 +215,10 @@ def _gaps(report: Report) -> list[str]:
     ]
     head = ["topology", "arms", "logprobs compared", "largest difference (nats)", "where"]
     return _table(head, rows) if rows else []
+
+
+def _further(report: Report) -> list[str]:
+    return [f"- {escape(sentence, most=1000)}" for sentence in sentences(report)]
 
 
 def _known(report: Report) -> list[str]:
