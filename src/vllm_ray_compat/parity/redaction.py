@@ -1,7 +1,7 @@
 """What of an environment may be kept: values of safe names, digests of all others.
 
 Imported by workers, so it imports nothing but the names of this package. A digest tells whether
-two values are equal and is no secret's hiding place: a short or common value can be guessed from it.
+two values are equal; a short or common value can be guessed from it.
 """
 
 from __future__ import annotations
