@@ -201,6 +201,23 @@ def test_each_fault_exits_1_and_names_workload_request_and_position(
     )
 
 
+def test_a_harmless_change_passes(cli: Cli, tmp_path: Path) -> None:
+    done = cli("--inject-fault", "key-order")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the verdict has to be PASS, as it is harmless" in done.stdout
+    report = read(tmp_path / "report")
+    assert report["topologies"][0]["statistics"]["noise_runs"] == 2
+    assert sum(total["equal"] for total in report["totals"]) == len(report["comparisons"])
+
+
+def test_a_tolerance_is_declared_or_there_is_none(cli: Cli, tmp_path: Path) -> None:
+    done = cli("--inject-fault", "logprob", "--tolerance", "logprobs=0.01")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Tolerance of logprobs in all workloads: 0.01 absolute" in done.stdout
+    assert read(tmp_path / "report")["topologies"][0]["within_tolerance"] == 1
+    assert cli("--tolerance", "logprobs").returncode == 2
+
+
 def test_a_candidate_that_differs_fails(cli: Cli) -> None:
     done = cli(
         engine="""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -93,8 +94,6 @@ def test_a_fault_found_elsewhere_is_a_miss(changes: dict[str, Any], words: str) 
     assert problem(fault, compared) is None
     told = problem(fault.model_copy(update=changes), compared)
     assert told is not None
-    import re
-
     assert re.search(words, told)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ import pytest
 from vllm_ray_compat.parity.capture import Worker
 from vllm_ray_compat.parity.engines import engine_differences
 from vllm_ray_compat.parity.placement import compare_placement
+from vllm_ray_compat.parity.redaction import is_safe, redact
 from vllm_ray_compat.parity.synthetic import synthetic_capture
-from vllm_ray_compat.parity.worker_environment import compare_environments, is_safe, redact
+from vllm_ray_compat.parity.worker_environment import compare_environments
 
 
 def worker(rank: int, **changes: Any) -> Worker:
@@ -130,3 +133,11 @@ def test_what_engines_differ_in_is_listed() -> None:
         ("vllm", "0.33.0", True),
         ("python", "3.13.1", False),
     ]
+
+
+def test_workers_can_redact_without_loading_more() -> None:
+    script = (
+        "import sys; from vllm_ray_compat.parity.redaction import redact; "
+        "sys.exit(bool({'pydantic', 'typer', 'rich'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0

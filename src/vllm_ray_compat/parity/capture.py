@@ -77,7 +77,7 @@ class Worker(_Record):
     )
     environment: dict[str, str] | None = Field(
         default=None,
-        description="Variables of the worker's process as worker_environment.redact() gives them: "
+        description="Variables of the worker's process as redaction.redact() gives them: "
         "the value where it is safe to show, else a digest of it. None: not recorded.",
     )
 

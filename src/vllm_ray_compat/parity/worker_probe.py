@@ -17,7 +17,7 @@ class WorkerProbe:
 
     def raycompat_describe(self) -> dict[str, Any]:
         """Return this rank's place: process, node, device and the class of its Ray actor."""
-        from vllm_ray_compat.parity.worker_environment import redact
+        from vllm_ray_compat.parity.redaction import redact
 
         ray = sys.modules.get("ray")
         context = None
