@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from vllm_ray_compat.cli import parity_run, schedule, status
+from vllm_ray_compat.cli import parity_matrix, parity_run, schedule, status
 
 app = typer.Typer(
     name="vllm-ray-compat",
@@ -18,18 +18,18 @@ app = typer.Typer(
 )
 
 
-def _listed(name: str, about: str, run: Callable[[Sequence[str]], int]) -> None:
+def _listed(on: typer.Typer, name: str, about: str, run: Callable[[Sequence[str]], int]) -> None:
     """List a command that parses its own arguments, so that the help names it, too."""
 
     def command(context: typer.Context) -> None:
         raise typer.Exit(run(context.args))
 
     settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(name, help=about, add_help_option=False, context_settings=settings)(command)
+    on.command(name, help=about, add_help_option=False, context_settings=settings)(command)
 
 
-_listed("status", status.ABOUT, status.main)
-_listed("schedule", schedule.ABOUT, schedule.main)
+_listed(app, "status", status.ABOUT, status.main)
+_listed(app, "schedule", schedule.ABOUT, schedule.main)
 
 parity = typer.Typer(
     help="Run identical workloads through two executors and compare the outputs.",
@@ -37,4 +37,5 @@ parity = typer.Typer(
     rich_markup_mode=None,
 )
 parity.command("run")(parity_run.run)
+_listed(parity, "matrix", parity_matrix.ABOUT, parity_matrix.main)
 app.add_typer(parity, name="parity")
