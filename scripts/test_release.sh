@@ -8,6 +8,7 @@
 #   bash scripts/test_release.sh --setup 0.19.1             only make the environment; prints its folder
 #   bash scripts/test_release.sh --exists 0.19.1            exit code 0 when it is made already, else 1
 #   bash scripts/test_release.sh --lock 0.19.1              write the release's lock anew
+#   bash scripts/test_release.sh --list                     the releases there are locks for, one a line
 #
 # Ends with one line for each part and exit code 0 when all passed, else that of the first that did
 # not. Reports are in reports/releases/RELEASE.
@@ -131,6 +132,11 @@ usage() { # usage COUNT; of the arguments left, for the options that take a rele
 
 option=
 case ${1:-} in
+  --list)
+    [ "$#" -eq 1 ] || raycompat_fail 2 "usage: bash scripts/test_release.sh --list"
+    releases | tr ' ' '\n'
+    exit
+    ;;
   --lock | --setup | --exists | --quick)
     option=$1
     [ "$option" = --quick ] || usage "$#"

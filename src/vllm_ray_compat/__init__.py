@@ -1,6 +1,9 @@
 """Move vLLM on Ray from the legacy Compiled Graph executor to RayExecutorV2, and back.
 
 Importing this package imports nothing of vLLM, Ray or torch; the names below load on first use.
+
+PYTEST_DONT_REWRITE (the package is a plugin of pytest, too: pytest would warn of one that was
+imported before it, as vLLM does)
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ CORE = [
     "vllm_ray_compat.executors.catalog",
     "vllm_ray_compat.executors.environment",
     "vllm_ray_compat.executors.repairs",
+    "vllm_ray_compat.parity.matrix",
 ]
 FORBIDDEN = {"vllm", "ray", "torch"}
 #: What the core may import beyond the standard library (design, section 4).

@@ -83,6 +83,7 @@ def tree(tmp_path: Path) -> Tree:
         (["9.9.9"], 2, "there is no lock for vLLM 9.9.9. There are: 0.15.1"),
         (["--setup"], 2, "usage: bash scripts/test_release.sh --setup RELEASE"),
         (["--exists", "0.19.1", "more"], 2, "usage:"),
+        (["--list", "0.19.1"], 2, "usage: bash scripts/test_release.sh --list"),
         (["--lock", "0.33.0"], 2, "bash scripts/lock.sh"),
         (["--exists", "9.9.9"], 2, "there is no lock"),
         (["--exists", "0.19.1"], 1, ""),
@@ -94,6 +95,15 @@ def test_usage(tree: Tree, arguments: list[str], code: int, text: str) -> None:
     assert done.returncode == code, done.stderr
     assert text in done.stderr
     assert tree.did() == []
+
+
+def test_the_list_is_the_locks_and_makes_nothing(tree: Tree) -> None:
+    done = tree.run("scripts/test_release.sh", "--list", PYTHON="/no/such/python")
+    locks = {path.stem for path in (ROOT / "requirements" / "releases").glob("*.in")}
+    assert done.stdout.split() == [*sorted(locks), "0.32.0", "0.33.0"]
+    assert done.returncode == 0
+    assert tree.did() == []
+    assert not tree.cache.exists()
 
 
 def test_a_python_that_is_none(tree: Tree) -> None:

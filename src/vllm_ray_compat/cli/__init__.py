@@ -17,8 +17,9 @@ from typing import NoReturn
 
 from vllm_ray_compat.errors import EXIT_ENVIRONMENT, RaycompatError
 
-#: Commands with a parser of their own, run without typer (see ``cli/status.py``).
-FAST = ("schedule", "status")
+#: Commands with a parser of their own, run without typer (see ``cli/status.py``), and the module
+#: of each in this package.
+FAST = {"schedule": "schedule", "status": "status", "parity matrix": "parity_matrix"}
 
 #: What the other commands need (the extra ``cli``).
 _CLI_PACKAGES = (
@@ -56,8 +57,10 @@ def main() -> NoReturn:
 
 def _run(argv: list[str]) -> int:
     try:
-        if argv and argv[0] in FAST:
-            return int(importlib.import_module(f"{__name__}.{argv[0]}").main(argv[1:]))
+        for words, module in FAST.items():
+            given = words.split()
+            if argv[: len(given)] == given:
+                return int(importlib.import_module(f"{__name__}.{module}").main(argv[len(given) :]))
         from vllm_ray_compat.cli.app import app
 
         return int(app(argv, standalone_mode=True) or 0)
@@ -70,7 +73,7 @@ def _run(argv: list[str]) -> int:
         print(
             f"This command needs the package {error.name!r}, which is not installed. "
             "Install it: pip install 'vllm-ray-compat[cli]'. Without it there are "
-            f"{' and '.join(FAST)}.",
+            f"{', '.join(FAST)}.",
             file=sys.stderr,
         )
         return EXIT_ENVIRONMENT

@@ -8,6 +8,7 @@ import typer
 
 from vllm_ray_compat.cli import (
     parity_compare,
+    parity_matrix,
     parity_record,
     parity_report,
     parity_run,
@@ -27,18 +28,18 @@ app = typer.Typer(
 )
 
 
-def _listed(name: str, about: str, run: Callable[[Sequence[str]], int]) -> None:
+def _listed(on: typer.Typer, name: str, about: str, run: Callable[[Sequence[str]], int]) -> None:
     """List a command that parses its own arguments, so that the help names it, too."""
 
     def command(context: typer.Context) -> None:
         raise typer.Exit(run(context.args))
 
     settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(name, help=about, add_help_option=False, context_settings=settings)(command)
+    on.command(name, help=about, add_help_option=False, context_settings=settings)(command)
 
 
-_listed("status", status.ABOUT, status.main)
-_listed("schedule", schedule.ABOUT, schedule.main)
+_listed(app, "status", status.ABOUT, status.main)
+_listed(app, "schedule", schedule.ABOUT, schedule.main)
 
 parity = typer.Typer(
     help="Run identical workloads through two executors and compare the outputs.",
@@ -51,4 +52,5 @@ parity.command("compare")(parity_compare.compare)
 parity.command("schema")(parity_schema.schema)
 parity.command("selftest")(parity_selftest.selftest)
 parity.command("report")(parity_report.report)
+_listed(parity, "matrix", parity_matrix.ABOUT, parity_matrix.main)
 app.add_typer(parity, name="parity")
