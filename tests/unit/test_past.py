@@ -3,16 +3,20 @@ engine tests; here its arithmetic."""
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from tests.unit.helpers import capture, output, result
-from vllm_ray_compat.parity.forcing import EXTRA, ForceTokens, force
-from vllm_ray_compat.parity.past import compare_forced, forced_suite
+from vllm_ray_compat.parity.past import EXTRA, PROCESSOR, compare_forced, forced_suite
 from vllm_ray_compat.parity.workloads import load_suite
 
 
 def test_one_token_stays_possible() -> None:
     torch = pytest.importorskip("torch")
+    pytest.importorskip("vllm.v1.sample.logits_processor")
+    from vllm_ray_compat.parity.forcing import force
+
     logits = torch.tensor([1.0, 2.0, 3.0])
     assert force([1, 0], [], logits.clone()).tolist() == [float("-inf"), 2.0, float("-inf")]
     assert force([1, 0], [1], logits.clone()).tolist() == [1.0, float("-inf"), float("-inf")]
@@ -21,6 +25,8 @@ def test_one_token_stays_possible() -> None:
 
 def test_vllm_takes_the_processor_for_one() -> None:
     interface = pytest.importorskip("vllm.v1.sample.logits_processor")
+    module, _, name = PROCESSOR.partition(":")
+    ForceTokens = getattr(importlib.import_module(module), name)
     assert issubclass(ForceTokens, interface.LogitsProcessor)
     assert not ForceTokens.__abstractmethods__
 

@@ -1,33 +1,21 @@
-"""Teacher forcing: have the candidate go the reference's way, to see what lies past a divergence.
-
-After the first different token two completions answer different prompts, and nothing more can be
-compared. So the workload is run once more on the candidate, its tokens forced to the reference's.
-Logprobs are those of the raw logits, before the force, and are compared position by position.
-
-:class:`ForceTokens` is loaded by vLLM's workers; the rest is for the run.
-"""
+"""The logits processor of teacher forcing; loaded by vLLM's workers, and by nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-EXTRA = "raycompat_forced"
-#: What the engine argument ``logits_processors`` takes.
-PROCESSOR = f"{__name__}:ForceTokens"
+from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-if TYPE_CHECKING:
-    _Adapter = Any
-else:
-    try:
-        from vllm.v1.sample.logits_processor import AdapterLogitsProcessor as _Adapter
-    except ImportError:  # where vLLM is not: the run itself needs only what is below
-        _Adapter = object
+from vllm_ray_compat.parity.past import EXTRA
 
 
-class ForceTokens(_Adapter):  # type: ignore[misc]
-    """Allows one token at each position of the requests that ask for it."""
+class ForceTokens(AdapterLogitsProcessor):  # type: ignore[misc]
+    """Allows one token at each position of the requests that ask for it.
+
+    Logprobs are those of the raw logits, which vLLM takes before its processors.
+    """
 
     def is_argmax_invariant(self) -> bool:
         """Say that greedy sampling, too, is changed."""

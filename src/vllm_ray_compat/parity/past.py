@@ -1,7 +1,7 @@
 """Past the first different token: what the candidate thinks of the way the reference went.
 
-A divergence ends what can be compared of a request, unless the candidate is made to go the
-reference's way (:mod:`.forcing`). Then its own first choice at every later position shows whether
+After it two completions answer different prompts, and nothing more can be compared. So the workload
+is run once more on the candidate, its tokens forced to the reference's (:mod:`.forcing`): its own first choice at every later position shows whether
 one near tie has tipped, or whether everything is different from there on.
 """
 
@@ -13,8 +13,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from vllm_ray_compat.parity import capture as cap
-from vllm_ray_compat.parity.forcing import EXTRA
 from vllm_ray_compat.parity.workloads import Request, Suite
+
+#: Where a request carries its tokens: a key of the sampling parameters' ``extra_args``.
+EXTRA = "raycompat_forced"
+#: What the engine argument ``logits_processors`` takes.
+PROCESSOR = "vllm_ray_compat.parity.forcing:ForceTokens"
 
 #: Sampling parameters that stand in the way of a forced token, or end a request before its end.
 _IN_THE_WAY = frozenset(

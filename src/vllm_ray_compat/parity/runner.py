@@ -17,10 +17,10 @@ from vllm_ray_compat.parity import environment, folder
 from vllm_ray_compat.parity.arm import MP, ArmSpec
 from vllm_ray_compat.parity.cluster import RayCluster
 from vllm_ray_compat.parity.conclude import check_what_ran, conclude
-from vllm_ray_compat.parity.forcing import PROCESSOR
 from vllm_ray_compat.parity.further import forced_arms, forced_results, step_differences
 from vllm_ray_compat.parity.interrupt import StopRequest
 from vllm_ray_compat.parity.ownership import Segments
+from vllm_ray_compat.parity.past import PROCESSOR
 from vllm_ray_compat.parity.plan import Plan, PlannedArm
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.report.files import write_report
