@@ -56,6 +56,12 @@ def test_the_command_line_is_built_without_importing_vllm() -> None:
     assert not _loaded_by("import vllm_ray_compat.cli.app") & FORBIDDEN
 
 
+@pytest.mark.parametrize("module", ["runner", "cross", "selftest", "report.files", "arm"])
+def test_a_run_is_prepared_without_importing_vllm(module: str) -> None:
+    """Engines live in processes of their own; an import of vLLM takes ten seconds, and prints."""
+    assert not _loaded_by(f"import vllm_ray_compat.parity.{module}") & FORBIDDEN
+
+
 def test_loading_the_plugin_imports_nothing_of_vllm() -> None:
     loaded = _loaded_by("from vllm_ray_compat.plugin import register; register()")
     assert not loaded & FORBIDDEN

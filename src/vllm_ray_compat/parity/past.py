@@ -1,8 +1,9 @@
 """Past the first different token: what the candidate thinks of the way the reference went.
 
 After it two completions answer different prompts, and nothing more can be compared. So the workload
-is run once more on the candidate, its tokens forced to the reference's (:mod:`.forcing`): its own first choice at every later position shows whether
-one near tie has tipped, or whether everything is different from there on.
+is run once more on the candidate, its tokens forced to the reference's (:mod:`.forcing`). Its own
+first choice at every later position shows whether one near tie has tipped, or whether everything is
+different from there on.
 """
 
 from __future__ import annotations
