@@ -37,7 +37,10 @@ def generated(workload: str, driven: Driven) -> cap.Result:
         prompt_logprobs=_logprobs(last.prompt_logprobs),
         num_cached_tokens=last.num_cached_tokens,
         token_times_s=[round(at, 6) for at in driven.times_s],
-        token_steps=list(driven.steps),
+        # A grammar is compiled beside the steps: when it is ready is no matter of the executor.
+        token_steps=(
+            None if "structured_outputs" in driven.request.sampling else list(driven.steps)
+        ),
         preemptions=driven.preemptions,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -109,7 +110,7 @@ def conclude(
             found.append(one)
             gaps += one.gaps
             if one.noise:
-                runs = 1 + len({o.spec.label for o in here if o.spec.role == AGAIN})
+                runs = _runs(here)
                 floors.append(rep.noise_floor(topology, checked.reference.name, runs, one.noise))
         arms = [_arm(o, captures[o.spec.label]) for o in outcomes]
     verdicts = [verdict for one in found for verdict in one.verdicts]
@@ -184,6 +185,12 @@ class _Topology(NamedTuple):
     gaps: list[rep.LogprobGaps]
 
 
+def _runs(here: Sequence[ArmOutcome]) -> int:
+    """Return how often the reference ran on a topology: in each profile, where it ran least."""
+    again = Counter(o.spec.profile for o in here if o.spec.role == AGAIN and o.failure is None)
+    return 1 + min(again.values(), default=0)
+
+
 def _compare_topology(
     checked: Plan,
     topology: str,
@@ -208,7 +215,7 @@ def _compare_topology(
             found.noise.append(_compare(checked, topology, reference, capture, twice[1]))
             found.gaps.append(rep.gaps_of(topology, reference, capture, twice))
     floor = found.noise
-    runs = 1 + len({o.spec.label for o in here if o.spec.role == AGAIN and o.failure is None})
+    runs = _runs(here)
     for name in dict.fromkeys(o.spec.name for o in here if o.spec.role == CANDIDATE):
         mine = [o for o in here if o.spec.role == CANDIDATE and o.spec.name == name]
         pairs: list[Compared] = []

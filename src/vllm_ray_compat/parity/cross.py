@@ -275,6 +275,7 @@ def _arm(capture: StoredCapture, role: _Role, backend: str) -> rep.Arm:
             "role": role,
             "backend": backend,
             "topology": header.topology,
+            "profile": header.profile,
             "expected_executor": engine.executor if engine else "unknown",
             **{
                 name: getattr(engine, name, None)

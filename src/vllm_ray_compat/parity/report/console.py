@@ -75,13 +75,20 @@ def _arms_table(report: Report) -> Table:
         timings = arm.timings
         table.add_row(
             Text(visible(arm.topology)),
-            Text(visible(short_name(arm.backend)) + (" (again)" * (arm.role == "reference-again"))),
+            Text(visible(_name(arm))),
             Text(visible((arm.executor or "-").rpartition(":")[2])),
             "-" if timings.engine_start_s is None else f"{timings.engine_start_s:.0f} s",
             f"{sum(timings.workloads_s.values()):.1f} s" if timings.workloads_s else "-",
             _against(report, arm),
         )
     return table
+
+
+def _name(arm: Arm) -> str:
+    name = short_name(arm.backend)
+    if arm.profile != "default":
+        name += f", {arm.profile}"
+    return f"{name} (again)" if arm.role == "reference-again" else name
 
 
 def _against(report: Report, arm: Arm) -> Text:

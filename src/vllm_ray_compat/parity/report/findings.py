@@ -124,12 +124,15 @@ def _of_engines(differences: Sequence[EngineDifference]) -> Iterator[str]:
         pair = f"{one.topology} {one.reference} vs {one.candidate}"
         pairs.setdefault(pair, []).append(one)
     for pair, found in pairs.items():
-        deciding = [
-            f"{d.name} ({d.reference_value or '-'} and {d.candidate_value or '-'})"
-            for d in found
-            if d.decides_outputs
-        ]
-        others = [d.name for d in found if not d.decides_outputs]
+        # Once, of several profiles.
+        deciding = list(
+            dict.fromkeys(
+                f"{d.name} ({d.reference_value or '-'} and {d.candidate_value or '-'})"
+                for d in found
+                if d.decides_outputs
+            )
+        )
+        others = list(dict.fromkeys(d.name for d in found if not d.decides_outputs))
         if deciding:
             yield f"{pair}: the engines differ in what decides outputs: {', '.join(deciding)}."
         if others:
