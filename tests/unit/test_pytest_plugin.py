@@ -195,7 +195,8 @@ def test_a_failure_shows_the_first_divergence_and_a_rerun_starts_nothing(
     outcomes = done.parseoutcomes()
     assert (outcomes["failed"], outcomes["passed"]) == (1, len(WORKLOADS) - 1)
     assert outcomes["rerun"] == 2
-    assert session.arms() == of("tp2")
+    # And once more, along the reference's tokens.
+    assert session.arms() == [*of("tp2"), "tp2-candidate-forced-mp"]
     (line,) = [line for line in done.outlines if line.startswith("FAIL: ")]
     assert line.startswith("FAIL: first divergence: tp2 mp vs mp, workload seeded, request ")
     assert ": token_ids at position 3: " in line
