@@ -15,7 +15,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(getattr(pytest.mark, folder))
         if folder == "conformance":
             item.add_marker(pytest.mark.engine)
-        if folder == "unit":
+        if folder == "unit" and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(120))
 
 
