@@ -16,12 +16,12 @@ import pytest
 
 from vllm_ray_compat.errors import RaycompatError, UsageError, unknown
 from vllm_ray_compat.parity import plan as planning
-from vllm_ray_compat.parity.arm import short_name
 from vllm_ray_compat.parity.interrupt import InterruptedRunError
 from vllm_ray_compat.parity.pytest_items import ParityError, ParityItem, make_group, node_id
 from vllm_ray_compat.parity.pytest_plugin import ENGINE_CORES, ROOT
 from vllm_ray_compat.parity.report.data import Arm, Report
 from vllm_ray_compat.parity.shared_runs import Outcome, SharedRuns
+from vllm_ray_compat.parity.sides import resolve
 from vllm_ray_compat.parity.topology import parse_topology
 from vllm_ray_compat.parity.workload_verdict import WorkloadVerdict, judge
 from vllm_ray_compat.parity.workloads import load_suite
@@ -56,7 +56,7 @@ class ParitySession:
             self.reference: str = self._option("reference", Backend.LEGACY.value)
             default = Backend.LEGACY if self.reference == Backend.V2.value else Backend.V2
             given = self._option("candidate", [default.value])
-            self.candidates = {backend: short_name(backend) for backend in given}
+            self.candidates = {text: resolve(text).name for text in given}
             self._engine_args = planning.parse_engine_args(self._option("engine_arg", []))
             self._check_numbers()
             self._check_selection()
@@ -189,18 +189,31 @@ class ParitySession:
             ParityError: it does not hold.
         """
         self._describe(item, suite=self.suite.name, reference=self.reference)
+        self._skip_unavailable(item)
         outcome = self._outcome(item)
         if outcome.report is None:
             raise ParityError(self._no_report(item, outcome))
         report = self._report(outcome.report)
-        for known in report.known_differences:
-            if known.workload == item.workload and known.seen is None:
-                pytest.skip(f"{known.backend} {known.what} ({known.source})")
-        verdict = judge(report, item.topology, item.workload, item.candidate)
+        verdict = judge(
+            report,
+            item.topology,
+            next(w for w in self.suite.workloads if w.name == item.workload),
+            resolve(self.reference).name,
+            self.candidates[item.candidate],
+        )
         self._describe(item, verdict=verdict.verdict, report=str(outcome.report))
         self._describe_arms(item, report)
         if verdict.verdict != "pass":
             raise ParityError(self._text(item, verdict, outcome.report))
+
+    def _skip_unavailable(self, item: ParityItem) -> None:
+        """Skip what the platform cannot run whatever the executor, and say why."""
+        try:
+            one = self._runs.plan(item.topology).unavailable.get(item.workload)
+        except RaycompatError:
+            return  # told by the outcome of the run
+        if one is not None:
+            pytest.skip(f"{one.why} ({one.source})")
 
     def _outcome(self, item: ParityItem) -> Outcome:
         wanted = dict.fromkeys(i.topology for i in item.session.items if isinstance(i, ParityItem))
@@ -236,7 +249,20 @@ class ParitySession:
         here = [arm for arm in report.arms if arm.topology == item.topology]
         for role, arm in (
             ("reference", next((a for a in here if a.role == planning.REFERENCE), None)),
-            ("candidate", next((a for a in here if a.backend == item.candidate), None)),
+            (
+                "candidate",
+                next(
+                    (
+                        a
+                        for a in here
+                        if a.role == planning.CANDIDATE
+                        and a.label.startswith(
+                            f"{item.topology}-{a.role}-{self.candidates[item.candidate]}"
+                        )
+                    ),
+                    None,
+                ),
+            ),
         ):
             if arm is not None and arm.executor is not None:
                 self._describe(item, **{f"{role}_executor": arm.executor})

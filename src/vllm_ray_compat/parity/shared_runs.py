@@ -140,7 +140,7 @@ class SharedRuns:
         outcome = Outcome(error=f"The run of {topology} was interrupted.")
         waiting = False
         try:
-            checked = self._plan(topology)
+            checked = self.plan(topology)
             shares = self._device_shares(checked)
             count = checked.topologies[0].world_size
             shares.check(count)
@@ -170,7 +170,12 @@ class SharedRuns:
             runner.run(checked, display, {**self._environ, **environ}, stop)
         return Outcome(report=(checked.options.report_dir / "report.json").resolve())
 
-    def _plan(self, topology: str) -> Plan:
+    def plan(self, topology: str) -> Plan:
+        """Return the checked plan of *topology*.
+
+        Raises:
+            RaycompatError: see :func:`~vllm_ray_compat.parity.plan.plan`.
+        """
         if topology not in self._plans:  # asked again and again while devices are waited for
             self._plans[topology] = plan(self._options(topology))
         return self._plans[topology]

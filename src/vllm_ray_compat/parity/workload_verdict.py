@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllm_ray_compat.parity import noise
-from vllm_ray_compat.parity.arm import short_name
-from vllm_ray_compat.parity.compare import Comparison, differences
+from vllm_ray_compat.parity.compare import Comparison, Total, differences
 from vllm_ray_compat.parity.noise import Verdict
-from vllm_ray_compat.parity.plan import CANDIDATE
+from vllm_ray_compat.parity.plan import AGAIN, CANDIDATE, REFERENCE
 from vllm_ray_compat.parity.report.data import Arm, Report
 from vllm_ray_compat.parity.report.text import describe
+from vllm_ray_compat.parity.workloads import DEFAULT_PROFILE, Workload
 
 
 @dataclass(frozen=True)
@@ -31,52 +31,63 @@ class WorkloadVerdict:
     requests: int
 
 
-def judge(report: Report, topology: str, workload: str, candidate: str) -> WorkloadVerdict:
-    """Judge *workload* alone, by the rules of :func:`~vllm_ray_compat.parity.noise.judge`."""
-    failed = tuple(
-        arm
-        for arm in report.failures
-        if arm.topology == topology
-        and (arm.role != CANDIDATE or arm.backend == candidate.partition("@")[0])
-    )
+def judge(
+    report: Report, topology: str, workload: Workload, reference: str, candidate: str
+) -> WorkloadVerdict:
+    """Judge *workload* alone, by the rules of :func:`~vllm_ray_compat.parity.noise.judge`.
+
+    Args:
+        report: of a run with that topology.
+        topology: which.
+        workload: it depends on the arms of its own profile alone.
+        reference: the name of the side (``Side.name``).
+        candidate: the same.
+    """
+    profile = "" if workload.profile == DEFAULT_PROFILE else f"-{workload.profile}"
+    names = {REFERENCE: reference, AGAIN: reference, CANDIDATE: candidate}
+    labels = {f"{topology}-{role}-{name}{profile}" for role, name in names.items()}
+    failed = tuple(arm for arm in report.failures if arm.label in labels)
     if failed:
         return WorkloadVerdict("fail", failed, (), 0)
 
-    def of_this(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    def is_this(one: Comparison | Total) -> bool:
         # Of several engines on one host the workload of each counts: "name", "name@2", …
-        return [
-            c
-            for c in comparisons
-            if c.topology == topology and c.workload.partition("@")[0] == workload
-        ]
+        return one.topology == topology and one.workload.partition("@")[0] == workload.name
 
-    compared = [c for c in of_this(report.comparisons) if _is_of(c.candidate, candidate)]
+    def of_this(comparisons: Sequence[Comparison]) -> list[Comparison]:
+        return [c for c in comparisons if is_this(c)]
+
+    totals = [t for t in report.totals if is_this(t) and t.candidate == candidate]
+    compared = [c for c in of_this(report.comparisons) if c.candidate == candidate]
     floor = of_this([c for f in report.noise_floor for c in f.differences])
-    verdict = noise.judge(floor, compared)
-    requests = len({c.request for c in compared})
-    return WorkloadVerdict(verdict, (), tuple(_why(verdict, floor, compared)), requests)
-
-
-def _is_of(name: str, asked: str) -> bool:
-    """Say whether a candidate's *name* in a report is of what was asked for, ``v2@PYTHON``."""
-    backend, at, _ = asked.partition("@")
-    short = short_name(backend)
-    return name.startswith(f"{short}@") if at else name == short
+    asked = sum(
+        t.equal + t.different + t.follows + t.within_tolerance + t.known + t.noted
+        for t in totals
+        if t.field == "present"
+    )
+    verdict = noise.judge(floor, compared) if compared else "inconclusive"
+    if asked and not compared:  # all equal, and not kept one by one
+        verdict = "inconclusive" if floor else "pass"
+    if sum(t.different for t in totals) > len(differences(compared)):
+        verdict = "fail"  # more than are kept one by one
+    return WorkloadVerdict(verdict, (), tuple(_why(verdict, floor, compared, asked)), asked)
 
 
 def _why(
-    verdict: Verdict, floor: Sequence[Comparison], compared: Sequence[Comparison]
+    verdict: Verdict, floor: Sequence[Comparison], compared: Sequence[Comparison], asked: int
 ) -> list[str]:
-    if not compared:
+    if not asked:
         return ["nothing of this workload was compared."]
     lines = []
     found = differences(compared)
     if found:
-        different, asked = len({c.request for c in found}), len({c.request for c in compared})
+        different = len({c.request for c in found})
         lines.append(f"first divergence: {describe(found[0])}")
         lines.append(
             f"{different} of {asked} requests differ, in {len(found)} fields; report.json has all."
         )
+    elif verdict == "fail":
+        lines.append("it differs in more places than the report keeps one by one.")
     if floor:
         lines.append(
             "the reference differs from itself, so an exact comparison proves nothing about "
