@@ -186,6 +186,11 @@ def test_a_fault_through_the_command_line(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "r" / "report.json").read_text())
     assert report["injected_fault"]["kind"] == "token"
     assert report["verdict"] == "fail"
+    # The token was changed in the capture, not in the engine: along the reference's tokens every
+    # one is its own first choice.
+    greedy = {one["request"]: one for one in report["forced"] if one["workload"] == "greedy"}
+    assert set(greedy) == {"sentence", "numbers", "utf8", "one-token-prompt"}
+    assert all(one["agreed"] == one["positions"] > 0 for one in greedy.values())
 
 
 def test_the_production_engine_core(tmp_path: Path) -> None:
