@@ -85,8 +85,8 @@ def test_tokens_steps_and_times_are_kept() -> None:
     assert long.times_s == sorted(long.times_s)
     record = generated("w", long)
     assert record.outputs[0].token_ids == [0, 1, 2]
-    assert record.token_steps == [0, 1, 2]
     assert record.preemptions is None  # the scheduler of this engine is not to be seen
+    assert record.token_steps is None  # nor are its steps
 
 
 def test_every_completion_is_kept() -> None:
@@ -134,6 +134,13 @@ def test_preemptions_are_counted_where_the_scheduler_can_be_seen() -> None:
         ],
     )
     assert (often.preemptions, never.preemptions) == (2, 0)
+    assert generated("w", never).token_steps == [0, 1]
+
+
+def test_a_grammar_decides_when_a_request_begins() -> None:
+    grammar = request("g", sampling={"structured_outputs": {"choice": ["a"]}})
+    [one] = drive(Engine(preempted=True), [(grammar, {"prompt": "g", "length": 2})])
+    assert generated("w", one).token_steps is None
 
 
 def test_an_engine_that_dies_is_told() -> None:

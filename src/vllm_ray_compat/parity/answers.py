@@ -37,12 +37,20 @@ def generated(workload: str, driven: Driven) -> cap.Result:
         prompt_logprobs=_logprobs(last.prompt_logprobs),
         num_cached_tokens=last.num_cached_tokens,
         token_times_s=[round(at, 6) for at in driven.times_s],
-        # A grammar is compiled beside the steps: when it is ready is no matter of the executor.
-        token_steps=(
-            None if "structured_outputs" in driven.request.sampling else list(driven.steps)
-        ),
+        token_steps=_steps(driven),
         preemptions=driven.preemptions,
     )
+
+
+def _steps(driven: Driven) -> list[int] | None:
+    """Return the steps of a request's tokens; None where they are no matter of the executor.
+
+    A grammar is compiled beside the steps, and an engine core in another process takes its own
+    while this one asks for what there is.
+    """
+    if "structured_outputs" in driven.request.sampling or driven.preemptions is None:
+        return None
+    return list(driven.steps)
 
 
 def embedded(workload: str, request: str, output: Any) -> cap.Result:

@@ -140,7 +140,9 @@ class Result(_Record):
         "of output 0 arrived; tokens of one step arrive together. None: not measured.",
     )
     token_steps: list[int] | None = Field(
-        default=None, description="The engine step, from 0, that brought each token of output 0."
+        default=None,
+        description="The engine step, from 0, that brought each token of output 0. None: the "
+        "engine core is in another process, or a grammar decides.",
     )
     embedding: list[float | str] | None = None
     preemptions: int | None = Field(
