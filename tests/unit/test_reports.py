@@ -555,3 +555,26 @@ def test_report_command_refuses(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text('{"schema": "vllm_ray_compat.report/9"}')
     refused(cli("parity", "report", str(tmp_path)), 2, "report.json: schema: expected", "newer")
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_an_executor_given_as_a_class_is_found_by_the_name_it_is_compared_under(
+    passing: Report, failing: Report
+) -> None:
+    """``module:Class`` is asked for, ``Class`` is compared; the forms have to bring them together."""
+
+    def renamed(report: Report) -> Report:
+        data = report.to_json()
+        for arm in data["arms"]:
+            if arm["backend"] == "v2":
+                arm["backend"], arm["name"] = "some.module:RayExecutorV2", "OurV2"
+        for one in (*data["topologies"], *data["comparisons"], *data["logprob_gaps"]):
+            if one["candidate"] == "v2":
+                one["candidate"] = "OurV2"
+        return Report.model_validate(data)
+
+    assert console(renamed(passing)).count("identical (") == console(passing).count("identical (")
+    executors = 'name="executor tp2-candidate-v2"'
+    assert executors in render_junit(passing).decode()
+    assert executors in render_junit(renamed(passing)).decode()
+    blamed = {c.name.split()[-1]: len(c.failed) for c in matrix(renamed(failing)).columns}
+    assert blamed["OurV2"] == 1

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vllm_ray_compat.errors import EXIT_DIFFERENCE, EXIT_HOLDS, UsageError
+from vllm_ray_compat.errors import UsageError
 
 
 def compare(
@@ -46,7 +46,7 @@ def compare(
     Exact unless a tolerance is declared; what the engines differ in is always told. Exits 0 when
     the verdict is PASS, 1 when it is not, 2 for captures that cannot be read or compared.
     """
-    from vllm_ray_compat.cli.parity_run import result_console
+    from vllm_ray_compat.cli.parity_run import exit_code, result_console
     from vllm_ray_compat.parity import folder
     from vllm_ray_compat.parity.cross import compare_captures
     from vllm_ray_compat.parity.report.console import print_report
@@ -68,7 +68,7 @@ def compare(
         if report_dir is not None:
             path = report_dir / "report.json"
             console.print(f"Report: {path}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(EXIT_HOLDS if report.verdict == "pass" else EXIT_DIFFERENCE)
+    raise typer.Exit(exit_code(report))
 
 
 def _check_apart(report_dir: Path, captures: list[Path]) -> None:

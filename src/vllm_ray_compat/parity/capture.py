@@ -258,7 +258,7 @@ def read_lines(path: Path) -> Iterator[Line]:
             # A foreign file may be one line of any length.
             data = file.readline(_LONGEST_HEADER)
             if data:
-                _check_schema(data, f"{path}:1")
+                check_schema(data, f"{path}:1", "the header of a capture", SCHEMA)
             number = 1
             while data:
                 yield Line(number, offset, data)
@@ -290,16 +290,27 @@ def read_records(path: Path, *, lenient_end: bool = False) -> Iterator[Record]:
 _LONGEST_HEADER = 1 << 20
 
 
-def _check_schema(line: bytes, where: str) -> None:
+def check_schema(line: bytes | str, where: str, what: str, schema: str) -> None:
+    """Check the first line of a file of JSON Lines.
+
+    Args:
+        line: holds an object with a ``schema``.
+        where: ``file:line`` for the message.
+        what: it has to be, for the message.
+        schema: it has to name.
+
+    Raises:
+        CaptureError: it does not.
+    """
     try:
         first: Any = json.loads(line)
     except ValueError:  # not JSON, not even text
         first = None
     found = first.get("schema") if isinstance(first, dict) else None
-    if found == SCHEMA:
+    if found == schema:
         return
     told = f"schema {found!r}" if found else "something else"
-    family, _, ours = SCHEMA.rpartition("/")
+    family, _, ours = schema.rpartition("/")
     name, _, version = str(found).rpartition("/")
     hint = ""
     if name == family and version.isdecimal():
@@ -308,9 +319,7 @@ def _check_schema(line: bytes, where: str) -> None:
             if int(version) > int(ours)
             else " It was written by an older vllm-ray-compat: record it again."
         )
-    raise CaptureError(
-        f"{where}: expected the header of a capture with schema {SCHEMA!r}, found {told}.{hint}"
-    )
+    raise CaptureError(f"{where}: expected {what} with schema {schema!r}, found {told}.{hint}")
 
 
 class Capture(BaseModel):

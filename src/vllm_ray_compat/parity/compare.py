@@ -20,6 +20,7 @@ from vllm_ray_compat.parity.divergence import (
     Finding,
     Outcome,
     compare_results,
+    sequence,
 )
 from vllm_ray_compat.parity.engines import EngineDifference, engine_differences
 from vllm_ray_compat.parity.known import DeclaredDifference, KnownOfPair
@@ -371,17 +372,9 @@ def _compare_pair(compared: Compared, pair: Pair, reference: Source, candidate: 
 def _tokens_compared(one: cap.Result, other: cap.Result) -> int:
     count = 0
     for left, right in zip(one.outputs, other.outputs, strict=False):
-        if left.token_ids == right.token_ids:
-            count += len(left.token_ids)
-        else:
-            count += 1 + next(
-                (
-                    i
-                    for i, (a, b) in enumerate(zip(left.token_ids, right.token_ids, strict=False))
-                    if a != b
-                ),
-                min(len(left.token_ids), len(right.token_ids)),
-            )
+        parted = sequence(left.token_ids, right.token_ids)
+        at = None if parted is None else parted.position
+        count += len(left.token_ids) if at is None else at + 1
     return count
 
 

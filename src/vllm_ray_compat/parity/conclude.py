@@ -324,8 +324,9 @@ def _arm(outcome: ArmOutcome, capture: StoredCapture | None) -> rep.Arm:
             "label": spec.label,
             "role": spec.role,
             "backend": spec.backend,
+            "name": spec.name,
             "topology": spec.topology,
-            "profile": capture.header.profile if capture else "default",
+            "profile": spec.profile,
             "expected_executor": spec.expected_executor,
             **{
                 name: getattr(engine, name, None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity.stored import StoredCapture
+from vllm_ray_compat.parity.trace import ENDING as TRACE
 
 
 def capture_files(path: Path) -> list[Path]:
@@ -16,7 +17,11 @@ def capture_files(path: Path) -> list[Path]:
     """
     try:
         is_folder = path.is_dir()
-        found = sorted(path.glob("*.jsonl")) if is_folder else [path]
+        found = (
+            sorted(file for file in path.glob("*.jsonl") if not file.name.endswith(TRACE))
+            if is_folder
+            else [path]
+        )
     except (OSError, ValueError) as error:  # too long, a zero byte, not allowed
         raise UsageError(f"{str(path)[:200]}: cannot be read: {error}.") from None
     if not found:

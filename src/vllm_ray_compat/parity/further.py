@@ -12,13 +12,10 @@ from vllm_ray_compat.parity.supervise import ArmOutcome
 from vllm_ray_compat.parity.trace import ENDING, first_difference
 
 
-def _reference_of(outcome: ArmOutcome, outcomes: Sequence[ArmOutcome]) -> ArmOutcome | None:
-    """Return the reference arm of the same topology and profile, where it ran to its end."""
+def _reference(topology: str, profile: str, outcomes: Sequence[ArmOutcome]) -> ArmOutcome | None:
+    """Return the reference arm of a topology and profile, where it ran to its end."""
     for other in outcomes:
-        same = (other.spec.topology, other.spec.profile) == (
-            outcome.spec.topology,
-            outcome.spec.profile,
-        )
+        same = (other.spec.topology, other.spec.profile) == (topology, profile)
         if same and other.spec.role == REFERENCE and other.failure is None:
             return other
     return None
@@ -32,7 +29,7 @@ def step_differences(outcomes: Sequence[ArmOutcome]) -> list[rep.StepDifference]
     """
     found = []
     for outcome in outcomes:
-        reference = _reference_of(outcome, outcomes)
+        reference = _reference(outcome.spec.topology, outcome.spec.profile, outcomes)
         if outcome.spec.role != CANDIDATE or outcome.failure is not None or reference is None:
             continue
         paths = [o.spec.capture.with_name(o.spec.label + ENDING) for o in (reference, outcome)]
@@ -63,16 +60,7 @@ def forced_arms(
             and (c.field, c.result) == ("token_ids", "different")
             and profile_of.get(c.workload) == planned.profile
         }
-        outcome = next(
-            (
-                o
-                for o in outcomes
-                if (o.spec.topology, o.spec.role, o.spec.name, o.spec.profile)
-                == (str(planned.topology), CANDIDATE, planned.side.name, planned.profile)
-            ),
-            None,
-        )
-        reference = None if outcome is None else _reference_of(outcome, outcomes)
+        reference = _reference(str(planned.topology), planned.profile, outcomes)
         if not diverged or reference is None:
             continue
         answers = cap.read_capture(reference.spec.capture)
@@ -89,7 +77,7 @@ def forced_results(
     found: list[Forced] = []
     failed: list[str] = []
     for outcome in forced:
-        reference = _reference_of(outcome, outcomes)
+        reference = _reference(outcome.spec.topology, outcome.spec.profile, outcomes)
         if outcome.failure is not None or reference is None:
             failed.append(f"{outcome.spec.label}: {outcome.failure}")
             continue

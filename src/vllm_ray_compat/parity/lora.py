@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from vllm_ray_compat.parity.tiny_model import cache_root
+from vllm_ray_compat.parity.tiny_model import cache_root, make_once
 
 RANK = 8
 #: What the adapters change; a Llama has them all.
@@ -45,21 +44,8 @@ def ensure_adapter(name: str, model: Path, root: Path | None = None) -> Path:
     )
     key = crc32(json.dumps([name, RANK, sizes], sort_keys=True).encode())
     parent = (cache_root() if root is None else root) / "adapters"
-    final = parent / f"{name}-{key:08x}"
-    if (final / "adapter_config.json").is_file():
-        return final
-    parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".adapter-", dir=parent))
-    try:
-        _write(work, key, sizes)
-        try:
-            work.rename(final)
-        except OSError:
-            if not (final / "adapter_config.json").is_file():
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return final
+    write = partial(_write, seed=key, sizes=sizes)
+    return make_once(parent / f"{name}-{key:08x}", "adapter_config.json", write)
 
 
 def _write(folder: Path, seed: int, sizes: dict[str, int]) -> None:

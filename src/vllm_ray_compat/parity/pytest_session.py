@@ -255,10 +255,7 @@ class ParitySession:
                     (
                         a
                         for a in here
-                        if a.role == planning.CANDIDATE
-                        and a.label.startswith(
-                            f"{item.topology}-{a.role}-{self.candidates[item.candidate]}"
-                        )
+                        if (a.role, a.name) == (planning.CANDIDATE, self.candidates[item.candidate])
                     ),
                     None,
                 ),

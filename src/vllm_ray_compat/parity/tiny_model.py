@@ -66,26 +66,36 @@ def ensure_tiny_moe(root: Path | None = None) -> Path:
 def ensure(name: str, write: Callable[[Path], None], root: Path | None = None) -> Path:
     """Return the folder of the model *name*, which *write* makes on first use.
 
-    Written to a temporary folder and renamed, so that two processes at once and an interrupted
-    run leave either the whole model or none.
-
     Args:
         name: of the folder, with the generation.
         write: writes the model into a folder.
         root: where models are kept; default the user's cache folder.
     """
     parent = (cache_root() if root is None else root) / "models"
-    final = parent / f"{name}-{GENERATION}"
-    if (final / "config.json").is_file():
+    return make_once(parent / f"{name}-{GENERATION}", "config.json", write)
+
+
+def make_once(final: Path, mark: str, write: Callable[[Path], None]) -> Path:
+    """Return the folder *final*, which *write* makes where it is not there.
+
+    Written to a temporary folder and renamed, so that two processes at once and an interrupted
+    run leave either the whole folder or none.
+
+    Args:
+        final: the folder.
+        mark: the file whose presence says that all is there; *write* has to write it last.
+        write: fills a folder.
+    """
+    if (final / mark).is_file():
         return final
-    parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".tiny-", dir=parent))
+    final.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=".making-", dir=final.parent))
     try:
         write(work)
         try:
             work.rename(final)
         except OSError:
-            if not (final / "config.json").is_file():
+            if not (final / mark).is_file():
                 raise
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from vllm_ray_compat.parity.capture import CaptureError
+from vllm_ray_compat.parity.capture import CaptureError, check_schema
 
 SCHEMA = "vllm_ray_compat.trace/1"
 ENDING = ".trace.jsonl"
@@ -204,7 +204,7 @@ def read_steps(path: Path) -> Iterator[Step]:
                 if not line.endswith("\n"):
                     return
                 if number == 1:
-                    _check_header(line, path)
+                    check_schema(line, f"{path}:1", "a trace", SCHEMA)
                     continue
                 try:
                     yield Step.model_validate_json(line)
@@ -216,16 +216,3 @@ def read_steps(path: Path) -> Iterator[Step]:
                     ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise CaptureError(f"{path}: cannot be read as a trace: {error}.") from None
-
-
-def _check_header(line: str, path: Path) -> None:
-    try:
-        first: Any = json.loads(line)
-    except json.JSONDecodeError:
-        first = None
-    found = first.get("schema") if isinstance(first, dict) else None
-    if found != SCHEMA:
-        raise CaptureError(
-            f"{path}:1: expected a trace with schema {SCHEMA!r}, found "
-            + (f"schema {found!r}." if found else "something else.")
-        )

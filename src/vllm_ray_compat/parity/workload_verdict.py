@@ -11,7 +11,7 @@ from vllm_ray_compat.parity.noise import Verdict
 from vllm_ray_compat.parity.plan import AGAIN, CANDIDATE, REFERENCE
 from vllm_ray_compat.parity.report.data import Arm, Report
 from vllm_ray_compat.parity.report.text import describe
-from vllm_ray_compat.parity.workloads import DEFAULT_PROFILE, Workload
+from vllm_ray_compat.parity.workloads import Workload
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,13 @@ def judge(
         reference: the name of the side (``Side.name``).
         candidate: the same.
     """
-    profile = "" if workload.profile == DEFAULT_PROFILE else f"-{workload.profile}"
-    names = {REFERENCE: reference, AGAIN: reference, CANDIDATE: candidate}
-    labels = {f"{topology}-{role}-{name}{profile}" for role, name in names.items()}
-    failed = tuple(arm for arm in report.failures if arm.label in labels)
+    depends = {(REFERENCE, reference), (AGAIN, reference), (CANDIDATE, candidate)}
+    failed = tuple(
+        arm
+        for arm in report.failures
+        if (arm.topology, arm.profile) == (topology, workload.profile)
+        and (arm.role, arm.name) in depends
+    )
     if failed:
         return WorkloadVerdict("fail", failed, (), 0)
 

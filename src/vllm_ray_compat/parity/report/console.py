@@ -85,7 +85,7 @@ def _arms_table(report: Report) -> Table:
 
 
 def _name(arm: Arm) -> str:
-    name = short_name(arm.backend)
+    name = short_name(arm.name)
     if arm.profile != "default":
         name += f", {arm.profile}"
     return f"{name} (again)" if arm.role == "reference-again" else name
@@ -103,14 +103,14 @@ def _against(report: Report, arm: Arm) -> Text:
                 return Text(f"{noisy} of {floor.requests} differ" if noisy else "identical")
         return Text("-")
     for verdict in report.topologies:
-        if (verdict.topology, verdict.candidate) == (arm.topology, arm.backend):
+        if (verdict.topology, verdict.candidate) == (arm.topology, arm.name):
             if not verdict.requests:
                 return Text("not compared", style=_STYLE[verdict.verdict])
             text = f"identical ({verdict.requests} requests)"
             if verdict.within_tolerance:
                 text = f"{verdict.within_tolerance} of {verdict.requests} within tolerance"
             if any(
-                c.result == "different" and (c.topology, c.candidate) == (arm.topology, arm.backend)
+                c.result == "different" and (c.topology, c.candidate) == (arm.topology, arm.name)
                 for c in report.placement
             ):
                 text = "ranks placed otherwise"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vllm_ray_compat.parity.capture import Worker
 from vllm_ray_compat.parity.compare import Compared, Comparison, Total, differences
@@ -44,6 +44,7 @@ class Arm(_Model):
     label: str
     role: Literal["reference", "reference-again", "candidate"]
     backend: str
+    name: str = Field(default="", description="What comparisons call it. Default: its backend.")
     topology: str
     profile: str = Field(default="default", description="The suite's engine options in use.")
     expected_executor: str
@@ -65,6 +66,11 @@ class Arm(_Model):
     log: str
     failure: str | None
     log_tail: list[str]
+
+    @model_validator(mode="after")
+    def _has_a_name(self) -> Arm:
+        self.name = self.name or self.backend
+        return self
 
 
 class TopologyVerdict(_Model):

@@ -98,7 +98,7 @@ def _candidate_stroke(index: int) -> plots.Stroke:
 
 def _name(arm: Arm) -> str:
     roles = {"reference": ", the reference", "reference-again": ", the reference again"}
-    return short_name(arm.backend) + roles.get(arm.role, "")
+    return short_name(arm.name) + roles.get(arm.role, "")
 
 
 def _latency_figures(report: Report) -> list[Figure]:

@@ -47,17 +47,15 @@ def _suite(report: Report, column: Column) -> TestSuite:
     suite = _new_suite(report, f"{verdict.topology} {verdict.candidate}", verdict.verdict)
     arms = [a for a in report.arms if a.topology == verdict.topology]
     for arm in arms:
-        if arm.role == "reference" or arm.backend == verdict.candidate:
+        if arm.role == "reference" or arm.name == verdict.candidate:
             suite.add_property(visible(f"executor {arm.label}"), visible(arm.executor or "-"))
     classname = visible(f"parity.{verdict.topology}.{short_name(verdict.candidate)}")
-    times = next(
-        (
-            a.timings.workloads_s
-            for a in arms
-            if (a.role, a.backend) == ("candidate", verdict.candidate)
-        ),
-        {},
-    )
+    times = {
+        workload: seconds
+        for a in arms
+        if (a.role, a.name) == ("candidate", verdict.candidate)
+        for workload, seconds in a.timings.workloads_s.items()
+    }
     cases = [_case_of_an_arm(arm, classname) for arm in column.failed]
     cases += [_case(name, cell, classname, times.get(name)) for name, cell in column.cells.items()]
     suite.add_testcases(cases)

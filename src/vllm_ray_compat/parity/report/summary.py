@@ -113,7 +113,7 @@ def _failed_for(report: Report, verdict: TopologyVerdict) -> tuple[Arm, ...]:
         arm
         for arm in report.failures
         if arm.topology == verdict.topology
-        and (arm.role != "candidate" or arm.backend == verdict.candidate)
+        and (arm.role != "candidate" or arm.name == verdict.candidate)
     )
 
 
