@@ -578,3 +578,33 @@ def test_an_executor_given_as_a_class_is_found_by_the_name_it_is_compared_under(
     assert executors in render_junit(renamed(passing)).decode()
     blamed = {c.name.split()[-1]: len(c.failed) for c in matrix(renamed(failing)).columns}
     assert blamed["OurV2"] == 1
+
+
+def test_a_workload_of_which_no_request_is_kept_one_by_one_is_not_called_uncompared(
+    passing: Report,
+) -> None:
+    """Reports keep a bounded number of equal comparisons; their totals have all."""
+    told = {(c.topology, c.candidate, c.workload): 0 for c in passing.comparisons}
+    for c in passing.comparisons:
+        told[c.topology, c.candidate, c.workload] += c.field == "present"
+    data = passing.to_json()
+    data["totals"] = [
+        {
+            "topology": topology,
+            "reference": "legacy",
+            "candidate": candidate,
+            "workload": workload,
+            "field": "present",
+            "equal": count,
+        }
+        for (topology, candidate, workload), count in told.items()
+    ]
+    data["comparisons"] = []
+    cells = [
+        cell
+        for column in matrix(Report.model_validate(data)).columns
+        for cell in column.cells.values()
+    ]
+    expected = [cell for column in matrix(passing).columns for cell in column.cells.values()]
+    assert [(c.state, c.requests) for c in cells] == [(c.state, c.requests) for c in expected]
+    assert {c.state for c in cells} == {"equal"}

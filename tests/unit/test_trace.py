@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from vllm_ray_compat.parity.capture import CaptureError
-from vllm_ray_compat.parity.trace import Tracer, first_difference, read_steps
+from vllm_ray_compat.parity.finding import capture_files
+from vllm_ray_compat.parity.trace import ENDING, Tracer, first_difference, read_steps
 
 
 class Scheduler:
@@ -123,3 +124,9 @@ def test_a_file_that_is_no_trace_says_where(tmp_path: Path, text: str, said: str
     with pytest.raises(CaptureError) as caught:
         list(read_steps(path))
     assert said in str(caught.value)
+
+
+def test_a_trace_is_not_taken_for_a_capture(tmp_path: Path) -> None:
+    (tmp_path / "tp2-reference-legacy.jsonl").write_text("")
+    (tmp_path / f"tp2-reference-legacy{ENDING}").write_text("")
+    assert [file.name for file in capture_files(tmp_path)] == ["tp2-reference-legacy.jsonl"]

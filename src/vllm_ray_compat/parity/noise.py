@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from vllm_ray_compat.parity.compare import Compared, Comparison, differences
+from vllm_ray_compat.parity.compare import Compared, Comparison, Total, differences
 from vllm_ray_compat.parity.statistics import Statistics, statistics
 from vllm_ray_compat.parity.stored import Key
 
@@ -33,6 +33,29 @@ def judge(noise: Sequence[Comparison], compared: Sequence[Comparison]) -> Verdic
     if any((c.workload, c.request) not in noisy for c in differences(compared)):
         return "fail"
     return "inconclusive" if noisy else "pass"
+
+
+def judge_kept(
+    noise: Sequence[Comparison], kept: Sequence[Comparison], totals: Sequence[Total]
+) -> tuple[Verdict, int]:
+    """Judge a workload as :func:`judge`, by what a report keeps of it; and count its requests.
+
+    Args:
+        noise: reference against reference.
+        kept: the comparisons that were kept one by one; of many requests not all are.
+        totals: count all of them.
+    """
+    asked = sum(
+        t.equal + t.different + t.follows + t.within_tolerance + t.known + t.noted
+        for t in totals
+        if t.field == "present"
+    )
+    asked = max(asked, len({c.request for c in kept}))
+    if sum(t.different for t in totals) > len(differences(kept)):
+        return "fail", asked  # more than are kept one by one
+    if asked and not kept:  # all equal, and not kept one by one
+        return "inconclusive" if noise else "pass", asked
+    return judge(noise, kept), asked
 
 
 def judge_pairs(noise: Sequence[Compared], compared: Sequence[Compared]) -> Verdict:

@@ -63,16 +63,7 @@ def judge(
     totals = [t for t in report.totals if is_this(t) and t.candidate == candidate]
     compared = [c for c in of_this(report.comparisons) if c.candidate == candidate]
     floor = of_this([c for f in report.noise_floor for c in f.differences])
-    asked = sum(
-        t.equal + t.different + t.follows + t.within_tolerance + t.known + t.noted
-        for t in totals
-        if t.field == "present"
-    )
-    verdict = noise.judge(floor, compared) if compared else "inconclusive"
-    if asked and not compared:  # all equal, and not kept one by one
-        verdict = "inconclusive" if floor else "pass"
-    if sum(t.different for t in totals) > len(differences(compared)):
-        verdict = "fail"  # more than are kept one by one
+    verdict, asked = noise.judge_kept(floor, compared, totals)
     return WorkloadVerdict(verdict, (), tuple(_why(verdict, floor, compared, asked)), asked)
 
 

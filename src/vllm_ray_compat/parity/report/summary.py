@@ -11,7 +11,7 @@ from typing import Literal
 
 from vllm_ray_compat.parity import noise
 from vllm_ray_compat.parity.arm import short_name
-from vllm_ray_compat.parity.compare import Comparison, differences
+from vllm_ray_compat.parity.compare import Comparison, Total, differences
 from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
 from vllm_ray_compat.parity.report.text import at, describe_request, shorten, visible
 
@@ -87,6 +87,9 @@ def matrix(report: Report) -> Matrix:
     for c in report.comparisons:
         compared.setdefault((c.topology, c.candidate, c.workload), []).append(c)
     floor: dict[tuple[str, str], list[Comparison]] = {}
+    totals: dict[tuple[str, str, str], list[Total]] = {}
+    for t in report.totals:
+        totals.setdefault((t.topology, t.candidate, t.workload), []).append(t)
     for part in report.noise_floor:
         for c in part.differences:
             floor.setdefault((part.topology, c.workload), []).append(c)
@@ -98,6 +101,7 @@ def matrix(report: Report) -> Matrix:
         cells = {
             name: _cell(
                 compared.get((verdict.topology, verdict.candidate, name), []),
+                totals.get((verdict.topology, verdict.candidate, name), []),
                 floor.get((verdict.topology, name), []),
                 failed,
             )
@@ -118,14 +122,17 @@ def _failed_for(report: Report, verdict: TopologyVerdict) -> tuple[Arm, ...]:
 
 
 def _cell(
-    compared: Sequence[Comparison], floor: Sequence[Comparison], failed: Sequence[Arm]
+    compared: Sequence[Comparison],
+    totals: Sequence[Total],
+    floor: Sequence[Comparison],
+    failed: Sequence[Arm],
 ) -> Cell:
-    if not compared:
+    verdict, requests = noise.judge_kept(floor, compared, totals)
+    if not requests:
         why = "; ".join(f"arm {visible(arm.label)} failed" for arm in failed)
         return Cell("not compared", 0, (), why or "no arm answered it")
     found = tuple(differences(compared))
-    requests = len({c.request for c in compared})
-    state = _STATES[noise.judge(floor, compared)]
+    state = _STATES[verdict]
     noisy = len({c.request for c in floor})
     why = ""
     if state == "noise":
