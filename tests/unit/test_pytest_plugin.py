@@ -253,7 +253,12 @@ def test_noise_of_the_reference_is_no_pass(session: Session) -> None:
     assert lines_of(done, "workload seeded, request ")
 
 
-def test_a_failed_arm_fails_all_its_items_and_is_told_in_full_once(session: Session) -> None:
+@pytest.mark.parametrize("ci", ["", "true"], ids=["here", "in-a-ci"])
+def test_a_failed_arm_fails_all_its_items_and_is_told_in_full_once(
+    session: Session, monkeypatch: pytest.MonkeyPatch, ci: str
+) -> None:
+    """In a CI, too, where pytest does not cut the messages of its short summary."""
+    monkeypatch.setenv("CI", ci)
     engine = "if Role.reference and not Role.again:\n    def before_generate(): raise RuntimeError('no luck today')"
     done = session.run("--parity-topology=tp2", engine=engine)
     done.assert_outcomes(failed=len(WORKLOADS))
@@ -265,6 +270,7 @@ def test_a_failed_arm_fails_all_its_items_and_is_told_in_full_once(session: Sess
     assert len(lines_of(done, "the end of its log is with ray-parity::tp2::greedy[mp]")) == (
         len(WORKLOADS) - 1
     )
+    assert len(lines_of(done, "FAILED ray-parity::")) == len(WORKLOADS)
     assert session.arms() == of("tp2")
 
 

@@ -59,7 +59,12 @@ class ParityItem(pytest.Item):
     ) -> str | TerminalRepr:
         """Return what is shown of a failure."""
         if isinstance(excinfo.value, ParityError):
-            return str(excinfo.value)
+            shown = excinfo.getrepr(style="value")
+            if shown.reprcrash is not None:
+                # For pytest's short summary, which a CI gets uncut, and for JUnit's message: the
+                # rest stands in the section of the failure, once.
+                shown.reprcrash.message = str(excinfo.value).partition("\n")[0]
+            return shown
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
