@@ -7,6 +7,7 @@ engine. A start runs in a thread, because without the repairs some never end.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import json
 import os
@@ -26,6 +27,12 @@ from vllm.v1.executor.abstract import Executor
 PATIENCE_S = 12.0
 #: Seconds for everything before it.
 NEVER_S = 150.0
+#: Seconds after which a case as a whole counts as hanging: without repairs some do, in calls that
+#: no thread can be woken from.
+CASE_S = 400.0
+
+#: What the case under way has found so far; told when it hangs.
+so_far: dict[str, Any] = {}
 
 
 def make_config(model: str, **arguments: Any) -> Any:
@@ -129,14 +136,30 @@ def answers(actor: Any) -> bool:
     return True
 
 
+def tell(case: str, began: float, found: dict[str, Any]) -> None:
+    took = round(time.monotonic() - began, 1)
+    print("ANSWER " + json.dumps({"case": case, "total_s": took, **found}), flush=True)
+
+
+def give_up(case: str, began: float) -> None:
+    """Say that *case* hangs, and end the process: Ray ends its actors and groups with it."""
+    faulthandler.dump_traceback(all_threads=True)
+    tell(case, began, {**so_far, "outcome": "hangs"})
+    os._exit(0)
+
+
 def main(cases: dict[str, Any]) -> None:
-    """Run the cases named on the command line, after the model."""
+    """Run the cases named on the command line, after the model; up to one that hangs."""
     model, *names = sys.argv[1:]
     ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=True)
     for name in names:
+        so_far.clear()
         began = time.monotonic()
+        watch = threading.Timer(CASE_S, give_up, (name, began))
+        watch.daemon = True
+        watch.start()
         found = cases[name](model)
-        took = round(time.monotonic() - began, 1)
-        print("ANSWER " + json.dumps({"case": name, "total_s": took, **found}), flush=True)
+        watch.cancel()
+        tell(name, began, found)
     # A hanging start has left a thread that nothing wakes; Python's exit would wait for ZeroMQ.
     os._exit(0)

@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 from ray.util.placement_group import placement_group_table
-from repair_cases import Start, main, make_config
+from repair_cases import Start, main, make_config, so_far
 from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 from vllm.platforms import current_platform
 from vllm.v1.executor import ray_executor_v2
@@ -101,7 +101,8 @@ def told(call: Callable[[], Any]) -> Any:
 def calls_and_end(model: str) -> dict[str, Any]:
     """Calls that fail or are late, the ones after them, and a clean end."""
     start = Start(make_config(model))
-    found: dict[str, Any] = {"outcome": start.outcome}
+    found = so_far
+    found["outcome"] = start.outcome
     rpc = start.executor.collective_rpc
     for name, call in (
         ("failed", lambda: rpc(fail)),

@@ -132,7 +132,7 @@ def answers(
     ray_environment: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Answers:
-    """What every case found, with all repairs and with none: a process each."""
+    """What every case found, with all repairs and with none: a process each, until a case hangs."""
     found: Answers = {}
     for repairs in ("all", "none"):
         cases = [
@@ -140,20 +140,23 @@ def answers(
             for case in CASES
             if applies(case) and not (repairs == "none" and case in ONLY_REPAIRED)
         ]
-        log = tmp_path_factory.mktemp("cases") / f"{repairs}.log"
-        with log.open("wb") as file:
-            subprocess.run(
-                [sys.executable, str(HERE / "repair_cases_v2.py"), str(tiny), *cases],
-                env={**base_environment, **ray_environment, "RAYCOMPAT_REPAIRS": repairs},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                timeout=900,
-            )
-        text = log.read_text(errors="replace")
-        print(f"==== {repairs}\n{text[-20000:]}")
-        found |= {(one["case"], repairs): one for one in read_answers(text)}
-        assert [case for case, which in found if which == repairs] == cases, text[-4000:]
+        folder = tmp_path_factory.mktemp("cases")
+        while waiting := [case for case in cases if (case, repairs) not in found]:
+            log = folder / f"{repairs}-{waiting[0]}.log"
+            with log.open("wb") as file:
+                subprocess.run(
+                    [sys.executable, str(HERE / "repair_cases_v2.py"), str(tiny), *waiting],
+                    env={**base_environment, **ray_environment, "RAYCOMPAT_REPAIRS": repairs},
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    timeout=1500,
+                )
+            text = log.read_text(errors="replace")
+            print(f"==== {repairs}\n{text[-20000:]}")
+            told = {(one["case"], repairs): one for one in read_answers(text)}
+            assert told, text[-4000:]
+            found |= told
     return found
 
 
@@ -191,8 +194,8 @@ def test_a_start_has_a_deadline(answers: Answers) -> None:
 def test_a_clean_end_gives_everything_back(answers: Answers) -> None:
     assert is_clean(of("calls_and_end", "all", answers))
     without = of("calls_and_end", "none", answers)
-    assert without["groups"]
-    assert not without["free"]
+    # On 0.20 the end itself never comes back: the queues' ZeroMQ context waits for its sockets.
+    assert without["outcome"] == "hangs" or (without["groups"] and not without["free"])
 
 
 def test_answers_belong_to_their_calls(answers: Answers) -> None:
