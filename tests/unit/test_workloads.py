@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,20 @@ def _suite(**changes: object) -> str:
     return json.dumps({**suite, **changes})
 
 
+def _prompt(**prompt: Any) -> str:
+    requests = [{"id": "a", "prompt": prompt}]
+    return _suite(workloads=[{"name": "w", "about": "", "requests": requests}])
+
+
+def test_embeddings_are_the_same_numbers_everywhere() -> None:
+    prompt = parse_suite(_prompt(embeddings={"tokens": 2, "seed": 7}), "f").workloads[0].requests[0]
+    rows = prompt.prompt.render().rows(3)
+    assert rows == [
+        [-0.35233447033367526, -0.6983016521509962, 0.3018689460797075],
+        [-0.8551274266649145, 0.0717640086133784, -0.2686221661748289],
+    ]
+
+
 def test_a_suite_as_a_user_writes_it() -> None:
     assert parse_suite(_suite(), "f.json").workloads[0].requests[0].prompt.render() == "x"
 
@@ -84,6 +99,10 @@ def test_a_suite_as_a_user_writes_it() -> None:
             ),
             "workloads.0.requests.0.prompt.txet: Extra inputs",
         ),
+        (_prompt(text="x", embeddings={"tokens": 2}), "a prompt is one of text, token_ids, mess"),
+        (_prompt(embeddings={"tokens": 0}), "requests.0.prompt.embeddings.tokens: "),
+        (_prompt(embeddings={"tokens": 2}, times=3), "times repeats a text or token ids; embeddi"),
+        (_prompt(messages=[{"role": "user"}], times=3), "times repeats a text or token ids; mess"),
         (
             _suite(
                 workloads=[

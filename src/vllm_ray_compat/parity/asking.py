@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_ray_compat.parity.workloads import Operation, Request, Workload
+from vllm_ray_compat.parity.workloads import Embeddings, Operation, Request, Workload
 
 
 class OperationError(Exception):
@@ -37,11 +37,21 @@ def prepare(
 
 def prompt_of(llm: Any, request: Request) -> Any:
     """Return the prompt as vLLM takes it, chat messages rendered by the model's own template."""
+    if request.prompt.embeddings is not None:
+        return {"prompt_embeds": _tensor(llm, request.prompt.embeddings)}
     if request.prompt.messages is None:
         return request.prompt.render()
     return llm.get_tokenizer().apply_chat_template(
         request.prompt.render(), tokenize=False, add_generation_prompt=True
     )
+
+
+def _tensor(llm: Any, embeddings: Embeddings) -> Any:
+    """Return embeddings of the model's size and dtype, shape ``(tokens, hidden size)``."""
+    import torch
+
+    model = llm.llm_engine.vllm_config.model_config
+    return torch.tensor(embeddings.rows(model.get_hidden_size()), dtype=model.dtype)
 
 
 def sampling_params(request: Request) -> Any:

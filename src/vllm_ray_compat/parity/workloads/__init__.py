@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from importlib import resources
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, Literal
 
 from packaging.specifiers import SpecifierSet
@@ -47,31 +48,55 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Embeddings(_Strict):
+    """Prompt embeddings made of numbers: the same on every machine and release for one *seed*."""
+
+    tokens: int = Field(ge=1)
+    seed: int = 0
+
+    def rows(self, hidden_size: int) -> list[list[float]]:
+        """Return one row of *hidden_size* numbers in [-1, 1) for each token."""
+        # Python's generator and not torch's: that one promises nothing from release to release.
+        numbers = Random(self.seed)
+        return [[2 * numbers.random() - 1 for _ in range(hidden_size)] for _ in range(self.tokens)]
+
+
+#: What a prompt can be.
+_PROMPTS = ("text", "token_ids", "messages", "embeddings")
+
+
 class Prompt(_Strict):
-    """A text or token ids, repeated: ``{"text": "one two ", "times": 40}``; or chat messages."""
+    """A text or token ids, repeated: ``{"text": "one two ", "times": 40}``; chat messages; or
+    embeddings, for an engine with ``enable_prompt_embeds``: ``{"embeddings": {"tokens": 12}}``.
+    """
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     messages: tuple[dict[str, Any], ...] | None = None
+    embeddings: Embeddings | None = None
     times: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Prompt:
-        given = [n for n in ("text", "token_ids", "messages") if getattr(self, n) is not None]
+        given = [name for name in _PROMPTS if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"a prompt is one of text, token_ids and messages; here: {given}")
+            raise ValueError(f"a prompt is one of {', '.join(_PROMPTS)}; here: {given}")
+        if self.times != 1 and (self.text is None and self.token_ids is None):
+            raise ValueError(f"times repeats a text or token ids; {given[0]} stand once")
         return self
 
     def render(self) -> Any:
         """Return what vLLM takes: a text, or a dictionary with token ids.
 
-        Messages are for the chat template of the model, which only the engine has: they are
-        returned as they are.
+        Messages are for the chat template of the model, and embeddings for its size, which only
+        the engine has: both are returned as they are.
         """
         if self.text is not None:
             return self.text * self.times
         if self.token_ids is not None:
             return {"prompt_token_ids": list(self.token_ids) * self.times}
+        if self.embeddings is not None:
+            return self.embeddings
         return [dict(message) for message in self.messages or ()]
 
 
