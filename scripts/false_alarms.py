@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Count the false alarms of real runs that differ in nothing: engines started anew each time.
+
+    python scripts/false_alarms.py --runs 50 [--backend v2 --backend legacy] [--topology tp2]
+
+Records the suite once for each backend as what the others are held against, and then ``--runs``
+times more, the backends in turn. Every recording has engines (and a Ray cluster) of its own, and is
+compared with the first of its backend by ``parity compare``. Prints a line a run and one JSON
+object; exits 0 without an alarm, 1 with one, 3 when a recording could not be made. A capture that
+raised an alarm is kept, in the folder that is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+CLI = [sys.executable, "-m", "vllm_ray_compat"]
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, "parity", *arguments], capture_output=True, text=True, check=False)
+
+
+def record(backend: str, options: argparse.Namespace, folder: Path) -> float:
+    """Record once into *folder*; return the seconds it took."""
+    began = time.monotonic()
+    done = call(
+        *("record", "--backend", backend, "--suite", options.suite),
+        *("--topology", options.topology, "--report-dir", str(folder)),
+    )
+    if done.returncode:
+        print(done.stdout, done.stderr, file=sys.stderr, sep="\n")
+        print(f"{backend} could not be recorded; its logs are in {folder}", file=sys.stderr)
+        raise SystemExit(3)
+    return time.monotonic() - began
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--backend", action="append", help="repeatable; default: v2 and legacy")
+    parser.add_argument("--topology", default="tp2")
+    parser.add_argument("--suite", default="smoke")
+    options = parser.parse_args()
+    backends = options.backend or ["v2", "legacy"]
+
+    work = Path(tempfile.mkdtemp(prefix="raycompat-false-alarms-"))
+    alarms: list[str] = []
+    took: list[float] = []
+    for backend in backends:
+        took.append(record(backend, options, work / f"{backend}-0"))
+        print(f"{backend}: the first one, {took[-1]:.0f} s", flush=True)
+    for number in range(1, options.runs + 1):
+        backend = backends[number % len(backends)]
+        folder = work / f"{backend}-{number}"
+        took.append(record(backend, options, folder))
+        found = call("compare", str(work / f"{backend}-0"), str(folder))
+        print(f"{number} {backend}: exit code {found.returncode}, {took[-1]:.0f} s", flush=True)
+        if found.returncode:
+            alarms.append(str(folder))
+            print(found.stdout, found.stderr, sep="\n", flush=True)
+        else:
+            shutil.rmtree(folder)
+    told = {
+        "suite": options.suite,
+        "topology": options.topology,
+        "backends": backends,
+        "runs": options.runs,
+        "false_alarms": len(alarms),
+        # of n runs without one: what a rate of alarms can still be, at 95 %
+        "rate_at_most": None if alarms else round(1 - 0.05 ** (1 / options.runs), 3),
+        "recording_median_s": round(statistics.median(took), 1),
+        "kept": alarms,
+    }
+    print(json.dumps(told))
+    if not alarms:
+        shutil.rmtree(work)
+    return 1 if alarms else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Measure what sharing engines among the workloads of a suite saves.
+
+    python scripts/wall_time.py [--backend v2] [--topology tp2] [--report FOLDER]
+
+Records some workloads of suite `full` that share a profile, all in one engine, and then each in an
+engine of its own, as test suites do that start an engine a case. Both are whole commands (`parity
+record`), each with a Ray cluster of its own. From the two follow the seconds that an engine costs
+and, with the report of a run of the whole suite (``--report``), what that run would have taken with
+an engine for each workload. Prints one JSON object; times in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from vllm_ray_compat.parity.workloads import load_suite
+
+WORKLOADS = ("greedy", "logprobs", "stop", "structured", "abort")
+
+
+def record(suite: dict[str, Any], options: argparse.Namespace, folder: Path) -> float:
+    """Record *suite*; return the seconds that the command took."""
+    file = folder / "suite.json"
+    file.write_text(json.dumps(suite), encoding="utf-8")
+    began = time.monotonic()
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "vllm_ray_compat", "parity", "record"),
+            *("--backend", options.backend, "--topology", options.topology),
+            *("--suite", str(file), "--report-dir", str(folder / "report")),
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    return time.monotonic() - began
+
+
+def arithmetic(report: Path, engine_s: float) -> dict[str, Any]:
+    """Return what the run of *report* took, and what it would take with an engine a workload.
+
+    An arm is a start and its workloads. One with n of them would be n starts and the same
+    workloads; with several engines at once, each of them.
+    """
+    found = json.loads((report / "report.json").read_text(encoding="utf-8"))
+    arms = [a for a in found["arms"] if a["failure"] is None]
+    workloads = sum(len(arm["timings"]["workloads_s"]) for arm in arms)
+    work_s = sum(sum(arm["timings"]["workloads_s"].values()) for arm in arms)
+    shared = engine_s * len(arms) + work_s
+    alone = engine_s * workloads + work_s
+    return {
+        "arms": len(arms),
+        "workloads_of_all_arms": workloads,
+        "work_s": round(work_s),
+        "took_s": found["took_s"],
+        "shared_s": round(shared),
+        "engine_each_s": round(alone),
+        "times_shorter": round(alone / shared, 2),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--backend", default="v2")
+    parser.add_argument("--topology", default="tp2")
+    parser.add_argument("--report", type=Path, help="folder of a run of the whole suite")
+    options = parser.parse_args()
+
+    suite = load_suite("full").model_dump(mode="json", by_alias=True, exclude_unset=True)
+    chosen = [w for w in suite["workloads"] if w["name"] in WORKLOADS]
+    with tempfile.TemporaryDirectory(prefix="raycompat-wall-time-") as folder:
+        parts = {"together": chosen, **{w["name"]: [w] for w in chosen}}
+        took = {}
+        for name, workloads in parts.items():
+            (place := Path(folder) / name).mkdir()
+            took[name] = record({**suite, "workloads": workloads}, options, place)
+            print(f"{name}: {took[name]:.1f} s", file=sys.stderr, flush=True)
+    together = took.pop("together")
+    each = sum(took.values())
+    # n engines and the work, less one engine and the work
+    engine_s = (each - together) / (len(took) - 1)
+    told: dict[str, Any] = {
+        "workloads": list(took),
+        "together_s": round(together, 1),
+        "engine_each_s": round(each, 1),
+        "times_shorter": round(each / together, 2),
+        "one_engine_s": round(engine_s, 1),
+    }
+    if options.report is not None:
+        told["whole_suite"] = arithmetic(options.report, engine_s)
+    print(json.dumps(told, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
