@@ -14,7 +14,6 @@ from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity import faults, noise
 from vllm_ray_compat.parity.compare import Compared, compare_sources
-from vllm_ray_compat.parity.latency import latency_of
 from vllm_ray_compat.parity.plan import AGAIN, CANDIDATE, REFERENCE, Plan
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.stored import StoredCapture
@@ -317,36 +316,18 @@ def _not_run(
 
 def _arm(outcome: ArmOutcome, capture: StoredCapture | None) -> rep.Arm:
     spec = outcome.spec
-    engine = capture.engine if capture else None
-    end = capture.end if capture else None
-    return rep.Arm.model_validate(
-        {
-            "label": spec.label,
-            "role": spec.role,
-            "backend": spec.backend,
-            "name": spec.name,
-            "topology": spec.topology,
-            "profile": spec.profile,
-            "expected_executor": spec.expected_executor,
-            **{
-                name: getattr(engine, name, None)
-                for name in (
-                    *("executor", "executor_read_from", "provider", "repairs"),
-                    *("vllm", "ray", "torch", "python"),
-                    *("dtype", "async_scheduling", "v2_model_runner"),
-                )
-            },
-            "workers": [worker.model_dump() for worker in engine.workers] if engine else [],
-            "timings": {
-                "engine_start_s": engine.start_s if engine else None,
-                "workloads_s": end.workloads_s if end else {},
-                "shutdown_s": end.shutdown_s if end else None,
-                "total_s": outcome.took_s,
-            },
-            "latency": latency_of(capture.results).model_dump() if capture else None,
-            "capture": spec.capture.name,
-            "log": outcome.log.name,
-            "failure": outcome.failure,
-            "log_tail": outcome.log_tail() if outcome.failure else [],
-        }
+    return rep.arm_of(
+        capture,
+        total_s=outcome.took_s,
+        label=spec.label,
+        role=spec.role,
+        backend=spec.backend,
+        name=spec.name,
+        topology=spec.topology,
+        profile=spec.profile,
+        expected_executor=spec.expected_executor,
+        capture=spec.capture.name,
+        log=outcome.log.name,
+        failure=outcome.failure,
+        log_tail=outcome.log_tail() if outcome.failure else [],
     )

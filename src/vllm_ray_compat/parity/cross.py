@@ -14,7 +14,6 @@ from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import noise
 from vllm_ray_compat.parity.compare import Compared, compare_sources
 from vllm_ray_compat.parity.finding import capture_files, check_whole
-from vllm_ray_compat.parity.latency import latency_of
 from vllm_ray_compat.parity.plan import AGAIN, CANDIDATE, REFERENCE
 from vllm_ray_compat.parity.report import data as rep
 from vllm_ray_compat.parity.stored import StoredCapture
@@ -269,33 +268,17 @@ def _suite_of(name: str, *places: Path) -> Suite | None:
 
 def _arm(capture: StoredCapture, role: _Role, backend: str) -> rep.Arm:
     header, engine, end = capture.header, capture.engine, capture.end
-    return rep.Arm.model_validate(
-        {
-            "label": capture.path.stem,
-            "role": role,
-            "backend": backend,
-            "topology": header.topology,
-            "profile": header.profile,
-            "expected_executor": engine.executor if engine else "unknown",
-            **{
-                name: getattr(engine, name, None)
-                for name in (
-                    *("executor", "executor_read_from", "provider", "repairs"),
-                    *("vllm", "ray", "torch", "python"),
-                    *("dtype", "async_scheduling", "v2_model_runner"),
-                )
-            },
-            "workers": [worker.model_dump() for worker in engine.workers] if engine else [],
-            "latency": latency_of(capture.results).model_dump(),
-            "timings": {
-                "engine_start_s": engine.start_s if engine else None,
-                "workloads_s": end.workloads_s if end else {},
-                "shutdown_s": end.shutdown_s if end else None,
-                "total_s": end.total_s if end else 0.0,
-            },
-            "capture": str(capture.path),
-            "log": "",
-            "failure": None,
-            "log_tail": [],
-        }
+    return rep.arm_of(
+        capture,
+        total_s=end.total_s if end else 0.0,
+        label=capture.path.stem,
+        role=role,
+        backend=backend,
+        topology=header.topology,
+        profile=header.profile,
+        expected_executor=engine.executor if engine else "unknown",
+        capture=str(capture.path),
+        log="",
+        failure=None,
+        log_tail=[],
     )

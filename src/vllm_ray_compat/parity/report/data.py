@@ -12,7 +12,7 @@ from vllm_ray_compat.parity.compare import Compared, Comparison, Total, differen
 from vllm_ray_compat.parity.engines import EngineDifference
 from vllm_ray_compat.parity.faults import Fault
 from vllm_ray_compat.parity.known import DeclaredDifference
-from vllm_ray_compat.parity.latency import Latency
+from vllm_ray_compat.parity.latency import Latency, latency_of
 from vllm_ray_compat.parity.logprob_gaps import PositionGaps, logprob_gaps
 from vllm_ray_compat.parity.noise import Verdict
 from vllm_ray_compat.parity.past import Forced
@@ -208,6 +208,38 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         effect="VLLM_USE_V2_MODEL_RUNNER=0 in every arm",
     ),
 )
+
+
+#: What an arm's engine says of itself, as its capture and the report call it.
+_OF_ENGINE = (
+    *("executor", "executor_read_from", "provider", "repairs", "vllm", "ray", "torch", "python"),
+    *("dtype", "async_scheduling", "v2_model_runner"),
+)
+
+
+def arm_of(capture: StoredCapture | None, /, *, total_s: float, **given: Any) -> Arm:
+    """Return an arm with what its capture says of it.
+
+    Args:
+        capture: None where the arm left none that can be read.
+        total_s: seconds that the arm took.
+        given: the other fields.
+    """
+    engine = capture.engine if capture else None
+    end = capture.end if capture else None
+    of_engine: dict[str, Any] = {name: getattr(engine, name, None) for name in _OF_ENGINE}
+    return Arm(
+        **of_engine,
+        workers=engine.workers if engine else [],
+        timings=Timings(
+            engine_start_s=engine.start_s if engine else None,
+            workloads_s=end.workloads_s if end else {},
+            shutdown_s=end.shutdown_s if end else None,
+            total_s=total_s,
+        ),
+        latency=latency_of(capture.results) if capture else None,
+        **given,
+    )
 
 
 def of_comparisons(pairs: Sequence[Compared]) -> dict[str, Any]:
