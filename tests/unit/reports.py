@@ -265,6 +265,13 @@ def failing() -> rep.Report:
     return made.report()
 
 
+def leaving_out(report: rep.Report, *not_run: cap.NotRun) -> rep.Report:
+    """The report of a run that left workloads out, beside those of *report*."""
+    names = [one.workload for one in not_run]
+    verdicts = [v.model_copy(update={"not_run": names}) for v in report.topologies]
+    return report.model_copy(update={"not_run": list(not_run), "topologies": verdicts})
+
+
 def hostile(text: str) -> rep.Report:
     """A report with *text* wherever a text of a model or a user can be."""
     right, wrong = results(1), results(2)
@@ -285,9 +292,13 @@ def hostile(text: str) -> rep.Report:
     made.arms[0].workers[0].devices = {"GPU": [text]}
     workloads = [rep.SuiteWorkload(name=text, about=text, requests=4)]
     known = [rep.KnownDifference(backend=text, what=text, source=text, effect=text)]
-    return made.report(
+    report = made.report(
         **dict.fromkeys(("vllm", "suite", "model", "engine_core", "started_at"), text),
         workloads=workloads,
         known_differences=known,
         left_behind=[text],
     )
+    left_out = cap.NotRun(
+        workload=f"{text} left out", requests=1, platform=text, why=text, source=text
+    )
+    return leaving_out(report, left_out)

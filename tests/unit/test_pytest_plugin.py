@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
-from tests.unit.test_runner import ENGINE
+from tests.unit.test_runner import ENGINE, suite_file
 from vllm_ray_compat.parity import pytest_session  # noqa: F401 (once, for all runs in here)
 from vllm_ray_compat.parity.workloads import load_suite
 
@@ -128,6 +128,19 @@ def test_one_item_a_topology_and_workload_and_arms_once(session: Session) -> Non
     assert (
         json.loads((Path(summary.split("; ")[1]) / "report.json").read_text())["verdict"] == "pass"
     )
+
+
+def test_what_is_not_run_is_skipped_and_the_summary_says_why(
+    session: Session, tmp_path: Path
+) -> None:
+    suite = suite_file(tmp_path, {"on": "cpu"})
+    done = session.run("--parity-topology=tp2", f"--parity-suite={suite}", "-rs")
+    done.assert_outcomes(passed=1, skipped=1)
+    why = "cpu cannot run it: it has no kernel for it (vLLM's documentation)"
+    assert lines_of(done, "tp2 mp vs mp: 1 of 2 workloads identical, 1 not run; ")
+    assert lines_of(done, f"not run: special: {why}") == [f"not run: special: {why}"]
+    assert any("SKIPPED" in line for line in lines_of(done, why))
+    assert session.arms() == of("tp2")
 
 
 def test_what_is_collected_starts_nothing(session: Session) -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import folder
+from vllm_ray_compat.parity.capture import NotRun
 from vllm_ray_compat.parity.compare import Comparison, Divergence
 from vllm_ray_compat.parity.report.console import print_report
 from vllm_ray_compat.parity.report.data import Report
@@ -25,7 +26,7 @@ from vllm_ray_compat.parity.report.html import render_html
 from vllm_ray_compat.parity.report.junit import render_junit
 from vllm_ray_compat.parity.report.markdown import escape, render_markdown
 from vllm_ray_compat.parity.report.read import ReportError, read_report
-from vllm_ray_compat.parity.report.summary import headline, matrix, reasons
+from vllm_ray_compat.parity.report.summary import Reason, headline, matrix, reasons
 from vllm_ray_compat.parity.report.text import plain_log, visible
 
 from . import reports
@@ -140,6 +141,53 @@ def test_junit_of_a_failure(failing: Report) -> None:
     assert arm.system_err == "ERROR worker 3 died\nFatal Python error: Segmentation fault"
     for case in skipped:
         assert case.result[0].message == "not compared: arm tp2pp2-candidate-v2 failed"
+
+
+SLEEP = NotRun(
+    workload="sleep", requests=3, platform="cpu", why="it has no sleep mode", source="cpu_worker.py"
+)
+
+
+def test_a_workload_that_cannot_run_here_is_in_every_form(passing: Report) -> None:
+    report = reports.leaving_out(passing, SLEEP)
+    told = "cpu cannot run it: it has no sleep mode (cpu_worker.py)"
+    made = matrix(report)
+    assert made.workloads == [*reports.WORKLOADS, "sleep"]
+    for column in made.columns:
+        cell = column.cells["sleep"]
+        assert (cell.state, cell.symbol, cell.label) == ("cannot run here", "⊘", "cannot run here")
+        assert column.cells["greedy"].state == "equal"
+    assert headline(report).endswith("1 of 5 workloads was not run: sleep (it has no sleep mode).")
+    assert reasons(report)[0] == Reason("open", f"Workload sleep was not run: {told}.")
+    assert f"Not run: workload sleep (3 requests): {told}.\n" in console(report)
+    page = page_of(report).text
+    assert "1 of 5 workloads was not run" in page
+    assert "⊘cannot run here" in page
+    workloads = rows_of(render_markdown(report))[0]
+    assert workloads[5] == ["sleep", *["⊘ cannot run here"] * 6]
+    assert "⊘ cannot run here." in render_markdown(report)
+    for suite in JUnitXml.fromstring(render_junit(report)):
+        assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (5, 0, 0, 1)
+        (skipped,) = next(case for case in suite if case.name == "sleep").result
+        assert skipped.message == f"cannot run here: {told}"
+
+
+def test_workloads_left_out_for_one_reason_are_told_together(failing: Report) -> None:
+    other = SLEEP.model_copy(update={"workload": "wake"})
+    report = reports.leaving_out(failing, SLEEP, other)
+    assert headline(report) == (
+        "4 of 56 answers differ from the reference's and 1 of 10 arms failed. "
+        "2 of 6 workloads were not run: sleep, wake (it has no sleep mode)."
+    )
+
+
+def test_a_report_from_before_it_named_them_is_read(passing: Report, tmp_path: Path) -> None:
+    data = passing.to_json()
+    del data["not_run"]
+    for verdict in data["topologies"]:
+        del verdict["not_run"]
+    (tmp_path / "report.json").write_text(json.dumps(data))
+    assert read_report(tmp_path) == passing
 
 
 def test_junit_names_an_arm_of_a_topology_without_a_candidate() -> None:

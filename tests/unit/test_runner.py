@@ -173,6 +173,43 @@ def test_equal_arms_pass(cli: Cli, tmp_path: Path) -> None:
     }
 
 
+def suite_file(tmp_path: Path, unavailable: dict[str, str]) -> Path:
+    """A suite of two workloads, the second of which says where it cannot run."""
+    request = {"id": "r", "prompt": {"text": "Go"}, "sampling": {"max_tokens": 8}}
+    workloads = [
+        {"name": "plain", "about": "", "requests": [request]},
+        {"name": "special", "about": "", "profile": "own", "requests": [request]},
+    ]
+    reason = {"why": "it has no kernel for it", "source": "vLLM's documentation"}
+    profiles = {"own": {"about": "", "unavailable": [{**reason, **unavailable}]}}
+    path = tmp_path / "mine.json"
+    path.write_text(
+        json.dumps(
+            {
+                "schema": "vllm_ray_compat.suite/1",
+                "name": "mine",
+                "profiles": profiles,
+                "workloads": workloads,
+            }
+        )
+    )
+    return path
+
+
+def test_what_the_platform_cannot_run_is_told_and_costs_no_arm(cli: Cli, tmp_path: Path) -> None:
+    done = cli("--suite", str(suite_file(tmp_path, {"on": "cuda"})))
+    assert done.returncode == 0, done.stdout + done.stderr
+    why = "cuda cannot run it: it has no kernel for it (vLLM's documentation)"
+    assert f"Not run: workload special (1 requests): {why}." in done.stdout
+    report = read(tmp_path / "report")
+    assert [w["name"] for w in report["workloads"]] == ["plain"]
+    assert {arm["profile"] for arm in report["arms"]} == {"default"}
+    (one,) = report["not_run"]
+    assert (one["workload"], one["requests"], one["platform"]) == ("special", 1, "cuda")
+    assert report["topologies"][0]["not_run"] == ["special"]
+    assert "1 of 2 workloads was not run" in (tmp_path / "report" / "report.md").read_text("utf-8")
+
+
 def test_json_is_one_object_and_nothing_else(cli: Cli) -> None:
     assert json.loads(cli("--json").stdout)["schema"] == "vllm_ray_compat.report/2"
 

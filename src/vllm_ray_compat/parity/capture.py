@@ -51,6 +51,25 @@ class Header(_Record):
     started_at: float = Field(description="Seconds since the epoch.")
 
 
+class NotRun(_Record):
+    """A workload of the suite that a run leaves out, because it cannot be run there."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    workload: str
+    requests: int
+    platform: str | None = Field(
+        default=None, description="The platform that cannot run it, whatever the executor."
+    )
+    why: str
+    source: str
+
+    @property
+    def told(self) -> str:
+        """What cannot run it, why, and where that is documented or was measured."""
+        return f"{self.platform} cannot run it: {self.why} ({self.source})"
+
+
 class Phase(_Record):
     """What the arm is doing now, for the progress display and the timings."""
 

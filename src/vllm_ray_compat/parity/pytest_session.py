@@ -42,6 +42,8 @@ class ParitySession:
         self._config = config
         self._reports: dict[str, Report] = {}
         self._summary: dict[tuple[str, str], list[str]] = {}
+        #: Workload -> why it was left out.
+        self._not_run: dict[str, str] = {}
         #: Node ids of ours among the arguments, which pytest would take for paths.
         self._selected = [text for text in config.args if _is_ours(text)]
         if self._selected:
@@ -145,9 +147,12 @@ class ParitySession:
         """Note how an item of ours ended, for the summary."""
         if report.when == "call" and report.nodeid.startswith(f"{ROOT}::"):
             told = {str(name): str(value) for name, value in report.user_properties}
-            if report.outcome in ("passed", "failed") and "topology" in told:
+            # Not of what pytest-rerunfailures tries again: "rerun".
+            if report.outcome in ("passed", "failed", "skipped") and "topology" in told:
                 key = (told["topology"], told["candidate"])
                 self._summary.setdefault(key, []).append(report.outcome)
+                if "not_run" in told:
+                    self._not_run[told["workload"]] = told["not_run"]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say how each topology went, and where its report is."""
@@ -155,11 +160,14 @@ class ParitySession:
             return
         terminalreporter.section("ray parity")
         for (topology, candidate), outcomes in self._summary.items():
-            passed = outcomes.count("passed")
+            passed, skipped = outcomes.count("passed"), outcomes.count("skipped")
+            not_run = f", {skipped} not run" if skipped else ""
             terminalreporter.write_line(
                 f"{topology} {self.reference} vs {candidate}: {passed} of {len(outcomes)} "
-                f"workloads identical; {self._options_of(topology).report_dir}"
+                f"workloads identical{not_run}; {self._options_of(topology).report_dir}"
             )
+        for workload, why in self._not_run.items():
+            terminalreporter.write_line(f"not run: {workload}: {why}")
 
     # -- items ---------------------------------------------------------------------------------
 
@@ -189,7 +197,7 @@ class ParitySession:
             ParityError: it does not hold.
         """
         self._describe(item, suite=self.suite.name, reference=self.reference)
-        self._skip_unavailable(item)
+        self._skip_not_run(item)
         outcome = self._outcome(item)
         if outcome.report is None:
             raise ParityError(self._no_report(item, outcome))
@@ -206,14 +214,15 @@ class ParitySession:
         if verdict.verdict != "pass":
             raise ParityError(self._text(item, verdict, outcome.report))
 
-    def _skip_unavailable(self, item: ParityItem) -> None:
-        """Skip what the platform cannot run whatever the executor, and say why."""
+    def _skip_not_run(self, item: ParityItem) -> None:
+        """Skip what the run leaves out, and say why."""
         try:
-            one = self._runs.plan(item.topology).unavailable.get(item.workload)
+            one = self._runs.plan(item.topology).not_run.get(item.workload)
         except RaycompatError:
             return  # told by the outcome of the run
         if one is not None:
-            pytest.skip(f"{one.why} ({one.source})")
+            self._describe(item, not_run=one.told)
+            pytest.skip(one.told)
 
     def _outcome(self, item: ParityItem) -> Outcome:
         wanted = dict.fromkeys(i.topology for i in item.session.items if isinstance(i, ParityItem))

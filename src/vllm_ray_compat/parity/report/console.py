@@ -49,6 +49,8 @@ def print_report(report: Report, console: Console) -> None:
     for known in report.known_differences:
         source = f" ({known.source})" if known.seen is not None else ""
         tell(f"Known difference: {known.backend} {known.what}; {known.effect}{source}.")
+    for one in report.not_run:
+        tell(f"Not run: workload {one.workload} ({one.requests} requests): {one.told}.")
     for sentence in sentences(report):
         tell(sentence)
     if report.injected_fault is not None:

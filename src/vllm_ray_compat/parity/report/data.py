@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from vllm_ray_compat.parity.capture import Worker
+from vllm_ray_compat.parity.capture import NotRun, Worker
 from vllm_ray_compat.parity.compare import Compared, Comparison, Total, differences
 from vllm_ray_compat.parity.engines import EngineDifference
 from vllm_ray_compat.parity.faults import Fault
@@ -87,6 +87,9 @@ class TopologyVerdict(_Model):
         default=0, description="Requests that an interrupted arm did not get to."
     )
     partial: bool = Field(default=False, description="An arm did not get to its end.")
+    not_run: list[str] = Field(
+        default=[], description="Workloads left out here; the report's not_run says why."
+    )
     statistics: Statistics | None = None
 
 
@@ -119,7 +122,7 @@ class LogprobGaps(PositionGaps):
 
 
 class SuiteWorkload(_Model):
-    """A workload that was to run."""
+    """A workload that was to run; one that cannot run here is in ``not_run`` instead."""
 
     name: str
     about: str
@@ -149,6 +152,9 @@ class Report(_Model):
     vllm: str
     suite: str
     workloads: list[SuiteWorkload] = Field(description="Of the suite, in its order.")
+    not_run: list[NotRun] = Field(
+        default=[], description="Workloads of the suite that were left out, and why."
+    )
     model: str
     engine_core: str
     started_at: str
@@ -272,6 +278,7 @@ def topology_verdict(
     verdict: Verdict,
     compared: Sequence[Compared],
     measured: Statistics,
+    not_run: Iterable[str] = (),
 ) -> TopologyVerdict:
     """Return the verdict of one candidate on one topology with what stands behind it."""
     return TopologyVerdict(
@@ -284,6 +291,7 @@ def topology_verdict(
         within_tolerance=sum(pair.within_tolerance for pair in compared),
         not_compared=sum(pair.not_compared for pair in compared),
         partial=any(pair.partial for pair in compared),
+        not_run=list(not_run),
         statistics=measured,
     )
 

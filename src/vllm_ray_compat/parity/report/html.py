@@ -16,7 +16,7 @@ from vllm_ray_compat.parity.compare import differences
 from vllm_ray_compat.parity.latency import Distribution
 from vllm_ray_compat.parity.report import plots, units
 from vllm_ray_compat.parity.report.data import Arm, LogprobGaps, Report
-from vllm_ray_compat.parity.report.summary import headline, matrix, reasons
+from vllm_ray_compat.parity.report.summary import LEGEND, headline, matrix, reasons
 from vllm_ray_compat.parity.report.text import plain_log, visible, what_differs
 
 _MOST_DIFFERENCES = 200
@@ -57,6 +57,7 @@ def render_html(report: Report) -> str:
         reasons=why[:_MOST_REASONS],
         more_reasons=max(0, len(why) - _MOST_REASONS),
         matrix=matrix(report),
+        legend_of_marks=LEGEND,
         about={workload.name: workload.about for workload in report.workloads},
         differences=found[:_MOST_DIFFERENCES],
         more_differences=max(0, len(found) - _MOST_DIFFERENCES),

@@ -2,8 +2,8 @@
 
 A workload with a difference is a failure. An arm that failed is a test case of its own, an error,
 and the workloads that could not be compared for it are skipped with that reason; so are those
-that prove nothing, because the reference differs from itself in them. Known differences are in
-the output of each suite they belong to.
+that prove nothing, because the reference differs from itself in them, and those that were not run,
+because they cannot be run here. Known differences are in the output of each suite they belong to.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def _case(name: str, cell: Cell, classname: str, took_s: float | None) -> TestCa
         case.result = [Skipped(f"inconclusive: {cell.why}")]
         if cell.different:
             case.system_out = "\n".join(map(describe, cell.different[:_MOST_DIFFERENCES]))
-    elif cell.state == "not compared":
-        case.result = [Skipped(f"not compared: {cell.why}")]
+    elif cell.state in ("not compared", "cannot run here"):
+        case.result = [Skipped(f"{cell.state}: {cell.why}")]
     return case
 
 

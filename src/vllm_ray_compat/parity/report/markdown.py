@@ -15,7 +15,7 @@ from vllm_ray_compat.parity.compare import differences
 from vllm_ray_compat.parity.report import units
 from vllm_ray_compat.parity.report.data import Arm, Report
 from vllm_ray_compat.parity.report.findings import sentences
-from vllm_ray_compat.parity.report.summary import headline, matrix, reasons
+from vllm_ray_compat.parity.report.summary import LEGEND, headline, matrix, reasons
 from vllm_ray_compat.parity.report.text import plain_log, shorten, visible, what_differs
 
 #: Several reports may share one step summary of 1 MiB.
@@ -82,7 +82,7 @@ def _top(report: Report) -> str:
     lines = [
         f"## {_VERDICTS[report.verdict]}: parity of vLLM's Ray executors",
         "",
-        escape(headline(report)),
+        escape(headline(report), 1000),
         "",
         *(f"- {reason.symbol} {escape(reason.text, 500)}" for reason in why[:most]),
         *([f"- … and {len(why) - most} more, in report.html"] if len(why) > most else []),
@@ -115,8 +115,7 @@ def _matrix(report: Report) -> list[str]:
     return [
         *_table(["workload", *(escape(c.name) for c in made.columns)], rows),
         "",
-        "Numbers are requests. ✓ identical, ✗ different, ≈ the reference differs from itself "
-        "there, – not compared.",
+        LEGEND,
     ]
 
 

@@ -15,10 +15,21 @@ from vllm_ray_compat.parity.compare import Comparison, Total, differences
 from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
 from vllm_ray_compat.parity.report.text import at, describe_request, shorten, visible
 
-State = Literal["equal", "different", "noise", "not compared"]
+State = Literal["equal", "different", "noise", "not compared", "cannot run here"]
 
 #: How a state is marked where colour cannot be relied on.
-SYMBOLS: dict[State, str] = {"equal": "✓", "different": "✗", "noise": "≈", "not compared": "–"}
+SYMBOLS: dict[State, str] = {
+    "equal": "✓",
+    "different": "✗",
+    "noise": "≈",
+    "not compared": "–",
+    "cannot run here": "⊘",
+}
+#: What the marks of a matrix mean, and its numbers.
+LEGEND = (
+    "Numbers are requests. ✓ identical, ✗ different, ≈ the reference differs from itself there, "
+    "– not compared, ⊘ cannot run here."
+)
 _STATES: dict[noise.Verdict, State] = {
     "pass": "equal",
     "fail": "different",
@@ -50,7 +61,7 @@ class Cell:
     @property
     def label(self) -> str:
         """The outcome in a word or two."""
-        if self.state == "not compared":
+        if self.state in ("not compared", "cannot run here"):
             return self.state
         if self.state == "equal":
             return f"{self.requests} equal"
@@ -95,11 +106,14 @@ def matrix(report: Report) -> Matrix:
             floor.setdefault((part.topology, c.workload), []).append(c)
     names = dict.fromkeys(w.name for w in report.workloads)
     names.update(dict.fromkeys(c.workload for c in report.comparisons))
+    names.update(dict.fromkeys(one.workload for one in report.not_run))
     made = Matrix(list(names))
     for verdict in report.topologies:
         failed = _failed_for(report, verdict)
         cells = {
-            name: _cell(
+            name: Cell("cannot run here", 0, (), _why_not_run(report, name))
+            if name in verdict.not_run
+            else _cell(
                 compared.get((verdict.topology, verdict.candidate, name), []),
                 totals.get((verdict.topology, verdict.candidate, name), []),
                 floor.get((verdict.topology, name), []),
@@ -109,6 +123,12 @@ def matrix(report: Report) -> Matrix:
         }
         made.columns.append(Column(verdict, cells, failed))
     return made
+
+
+def _why_not_run(report: Report, workload: str) -> str:
+    return visible(
+        "; ".join(dict.fromkeys(o.told for o in report.not_run if o.workload == workload))
+    )
 
 
 def _failed_for(report: Report, verdict: TopologyVerdict) -> tuple[Arm, ...]:
@@ -154,7 +174,29 @@ class Reason:
 
 
 def headline(report: Report) -> str:
-    """Return in one sentence what the verdict means."""
+    """Return in a sentence or two what the verdict means, and what was left out of it."""
+    return " ".join(filter(None, (_verdict_means(report), _left_out(report))))
+
+
+def _left_out(report: Report) -> str:
+    """Return how many workloads were not run, and why; nothing when all were."""
+    names: dict[str, list[str]] = {}
+    for one in report.not_run:
+        names.setdefault(one.why, []).append(one.workload)
+    left_out = {one.workload for one in report.not_run}
+    # Of several engines on one host the workload of each is in the list: "name", "name@2", …
+    asked = left_out | {w.name.partition("@")[0] for w in report.workloads}
+    if not left_out:
+        return ""
+    told = "; ".join(f"{', '.join(dict.fromkeys(of))} ({why})" for why, of in names.items())
+    were = "was" if len(left_out) == 1 else "were"
+    return shorten(
+        visible(f"{len(left_out)} of {len(asked)} workloads {were} not run: {told}."),
+        _MOST_IN_A_REASON,
+    )
+
+
+def _verdict_means(report: Report) -> str:
     requests = sum(v.requests for v in report.topologies)
     differ = sum(v.different for v in report.topologies)
     if report.injected_fault is not None:
@@ -210,6 +252,10 @@ def reasons(report: Report) -> list[Reason]:
             found.append(
                 Reason("open", f"{topology}: no noise floor; the reference did not answer twice.")
             )
+    found += [
+        Reason("open", f"Workload {one.workload} was not run: {one.told}.")
+        for one in report.not_run
+    ]
     if report.left_behind:
         found.append(
             Reason("open", f"Shared memory that was left behind: {', '.join(report.left_behind)}.")
