@@ -130,13 +130,20 @@ def test_one_item_a_topology_and_workload_and_arms_once(session: Session) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("unavailable", "why"),
+    [
+        ({"on": "cpu"}, "cannot run here: cpu cannot run it"),
+        ({"backend": "mp"}, "known difference: mp cannot run it"),
+    ],
+)
 def test_what_is_not_run_is_skipped_and_the_summary_says_why(
-    session: Session, tmp_path: Path
+    session: Session, tmp_path: Path, unavailable: dict[str, str], why: str
 ) -> None:
-    suite = suite_file(tmp_path, {"on": "cpu"})
+    suite = suite_file(tmp_path, unavailable)
     done = session.run("--parity-topology=tp2", f"--parity-suite={suite}", "-rs")
     done.assert_outcomes(passed=1, skipped=1)
-    why = "cpu cannot run it: it has no kernel for it (vLLM's documentation)"
+    why += ": it has no kernel for it (vLLM's documentation)"
     assert lines_of(done, "tp2 mp vs mp: 1 of 2 workloads identical, 1 not run; ")
     assert lines_of(done, f"not run: special: {why}") == [f"not run: special: {why}"]
     assert any("SKIPPED" in line for line in lines_of(done, why))

@@ -20,7 +20,7 @@ from vllm_ray_compat.parity import folder
 from vllm_ray_compat.parity.capture import NotRun
 from vllm_ray_compat.parity.compare import Comparison, Divergence
 from vllm_ray_compat.parity.report.console import print_report
-from vllm_ray_compat.parity.report.data import Report
+from vllm_ray_compat.parity.report.data import Report, known_of
 from vllm_ray_compat.parity.report.files import write_rendered, write_report
 from vllm_ray_compat.parity.report.html import render_html
 from vllm_ray_compat.parity.report.junit import render_junit
@@ -165,11 +165,39 @@ def test_a_workload_that_cannot_run_here_is_in_every_form(passing: Report) -> No
     assert "⊘cannot run here" in page
     workloads = rows_of(render_markdown(report))[0]
     assert workloads[5] == ["sleep", *["⊘ cannot run here"] * 6]
-    assert "⊘ cannot run here." in render_markdown(report)
     for suite in JUnitXml.fromstring(render_junit(report)):
         assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (5, 0, 0, 1)
         (skipped,) = next(case for case in suite if case.name == "sleep").result
         assert skipped.message == f"cannot run here: {told}"
+
+
+def test_what_a_backend_cannot_run_is_a_known_difference_in_every_form(passing: Report) -> None:
+    one = NotRun(
+        workload="embeds", requests=2, backend="legacy", why="no graph for it", source="vllm#1"
+    )
+    (known,) = known_of([one, SLEEP])
+    report = reports.leaving_out(passing, one)
+    report = report.model_copy(update={"known_differences": [known]})
+    cell = matrix(report).columns[0].cells["embeds"]
+    assert (cell.state, cell.symbol, cell.label) == ("known difference", "⊘", "known difference")
+    assert headline(report).endswith("1 of 5 workloads was not run: embeds (no graph for it).")
+    (line,) = [line for line in console(report).splitlines() if "embeds" in line]
+    assert line == (
+        "Known difference: legacy cannot run workload embeds: no graph for it; workload embeds was "
+        "not run (vllm#1)."
+    )
+    row = ["legacy", "cannot run workload embeds: no graph for it"]
+    row += ["workload embeds was not run", "vllm#1"]
+    assert rows_of(render_markdown(report))[-1][1] == row
+    assert rows_of(render_markdown(report))[0][5][1] == "⊘ known difference"
+    assert "".join(row) in page_of(report).text.replace("\n", "")
+    for suite in JUnitXml.fromstring(render_junit(report)):
+        (skipped,) = next(case for case in suite if case.name == "embeds").result
+        assert skipped.message == (
+            "known difference: legacy cannot run it: no graph for it (vllm#1)"
+        )
+    text = render_junit(report).decode()
+    assert text.count("Known difference: legacy cannot run workload embeds") == 6
 
 
 def test_workloads_left_out_for_one_reason_are_told_together(failing: Report) -> None:

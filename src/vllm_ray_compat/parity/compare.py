@@ -332,7 +332,10 @@ def compare_sources(
 def _compare_pair(compared: Compared, pair: Pair, reference: Source, candidate: Source) -> None:
     key = pair.key
     if pair.left is None or pair.right is None:
-        if (reference if pair.left is None else candidate).partial:
+        lacking = reference if pair.left is None else candidate
+        if lacking.header.leaves_out(key.workload):
+            return
+        if lacking.partial:
             compared.not_compared += 1
             return
         compared.requests += 1

@@ -140,7 +140,8 @@ def conclude(
             for known in rep.KNOWN_DIFFERENCES
             if known.backend in {o.spec.backend for o in outcomes}
         ]
-        + rep.declared_differences(known_differences_of(checked.suite), pairs),
+        + rep.declared_differences(known_differences_of(checked.suite), pairs)
+        + rep.known_of(checked.not_run.values()),
         not_run=list(checked.not_run.values()),
         injected_fault=fault,
         left_behind=left_behind,

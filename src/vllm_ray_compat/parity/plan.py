@@ -184,14 +184,15 @@ def plan(options: Options) -> Plan:
 
 
 def _not_run(suite: Suite, sides: Sequence[Side]) -> dict[str, NotRun]:
-    """Return the workloads that one of the environments cannot run, whatever the executor."""
+    """Return the workloads that one of the sides cannot run: all arms leave out the same."""
     found: dict[str, NotRun] = {}
     for workload in suite.workloads:
         for one in (*suite.profile(workload.profile).unavailable, *workload.unavailable):
-            if any(one.applies(side.platform, side.vllm) for side in sides):
+            if any(one.applies(side.kind, side.platform, side.vllm) for side in sides):
                 told = NotRun(
                     workload=workload.name,
                     requests=len(workload.requests),
+                    backend=one.backend,
                     platform=one.on,
                     why=one.why,
                     source=one.source,

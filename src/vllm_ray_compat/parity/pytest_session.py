@@ -221,8 +221,9 @@ class ParitySession:
         except RaycompatError:
             return  # told by the outcome of the run
         if one is not None:
-            self._describe(item, not_run=one.told)
-            pytest.skip(one.told)
+            why = f"{one.state}: {one.told}"
+            self._describe(item, not_run=why)
+            pytest.skip(why)
 
     def _outcome(self, item: ParityItem) -> Outcome:
         wanted = dict.fromkeys(i.topology for i in item.session.items if isinstance(i, ParityItem))

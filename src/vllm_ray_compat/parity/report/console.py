@@ -47,10 +47,13 @@ def print_report(report: Report, console: Console) -> None:
             f"runs of {floor.requests} requests, {len(floor.differences)} differences."
         )
     for known in report.known_differences:
-        source = f" ({known.source})" if known.seen is not None else ""
+        # Those of every run, of no workload, stand in README.
+        told = known.seen is not None or known.workload is not None
+        source = f" ({known.source})" if told else ""
         tell(f"Known difference: {known.backend} {known.what}; {known.effect}{source}.")
     for one in report.not_run:
-        tell(f"Not run: workload {one.workload} ({one.requests} requests): {one.told}.")
+        if one.backend is None:  # else it is a known difference
+            tell(f"Not run: workload {one.workload} ({one.requests} requests): {one.told}.")
     for sentence in sentences(report):
         tell(sentence)
     if report.injected_fault is not None:

@@ -122,7 +122,7 @@ class LogprobGaps(PositionGaps):
 
 
 class SuiteWorkload(_Model):
-    """A workload that was to run; one that cannot run here is in ``not_run`` instead."""
+    """A workload that was to run; one that no arm could run is in ``not_run`` instead."""
 
     name: str
     about: str
@@ -257,6 +257,23 @@ def declared_differences(
             )
         )
     return found
+
+
+def known_of(not_run: Iterable[NotRun]) -> list[KnownDifference]:
+    """Return the workloads that were left out for what a backend cannot do by design."""
+    return [
+        KnownDifference(
+            backend=one.backend,
+            what=f"cannot run workload {one.workload}"
+            + (f" on {one.platform}" if one.platform else "")
+            + f": {one.why}",
+            source=one.source,
+            effect=f"workload {one.workload} was not run",
+            workload=one.workload,
+        )
+        for one in not_run
+        if one.backend is not None
+    ]
 
 
 def noise_floor(topology: str, reference: str, runs: int, pairs: Sequence[Compared]) -> NoiseFloor:

@@ -151,6 +151,11 @@ def _of_verdict(verdict: TopologyVerdict) -> Iterator[str]:
             f"{where}: an arm did not get to its end; {verdict.not_compared} requests were not "
             "compared, and the verdict is inconclusive at best."
         )
+    elif verdict.not_compared:
+        yield (
+            f"{where}: {verdict.not_compared} requests are of engine profiles that only one side "
+            "has a capture of; they were not compared, and the verdict is inconclusive at best."
+        )
     if verdict.statistics is not None and verdict.requests:
         yield f"{where}: {power(verdict.statistics)}"
 

@@ -11,11 +11,16 @@ from typing import Literal
 
 from vllm_ray_compat.parity import noise
 from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.capture import NotRun
 from vllm_ray_compat.parity.compare import Comparison, Total, differences
 from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
 from vllm_ray_compat.parity.report.text import at, describe_request, shorten, visible
 
-State = Literal["equal", "different", "noise", "not compared", "cannot run here"]
+State = Literal[
+    "equal", "different", "noise", "not compared", "cannot run here", "known difference"
+]
+#: Those of a workload that was left out.
+NOT_RUN: tuple[State, ...] = ("cannot run here", "known difference")
 
 #: How a state is marked where colour cannot be relied on.
 SYMBOLS: dict[State, str] = {
@@ -24,11 +29,13 @@ SYMBOLS: dict[State, str] = {
     "noise": "≈",
     "not compared": "–",
     "cannot run here": "⊘",
+    "known difference": "⊘",
 }
 #: What the marks of a matrix mean, and its numbers.
 LEGEND = (
     "Numbers are requests. ✓ identical, ✗ different, ≈ the reference differs from itself there, "
-    "– not compared, ⊘ cannot run here."
+    "– not compared, ⊘ not run: it cannot be run here, or not by one of the executors (a known "
+    "difference)."
 )
 _STATES: dict[noise.Verdict, State] = {
     "pass": "equal",
@@ -61,7 +68,7 @@ class Cell:
     @property
     def label(self) -> str:
         """The outcome in a word or two."""
-        if self.state in ("not compared", "cannot run here"):
+        if self.state in ("not compared", *NOT_RUN):
             return self.state
         if self.state == "equal":
             return f"{self.requests} equal"
@@ -111,7 +118,7 @@ def matrix(report: Report) -> Matrix:
     for verdict in report.topologies:
         failed = _failed_for(report, verdict)
         cells = {
-            name: Cell("cannot run here", 0, (), _why_not_run(report, name))
+            name: _cell_not_run([one for one in report.not_run if one.workload == name])
             if name in verdict.not_run
             else _cell(
                 compared.get((verdict.topology, verdict.candidate, name), []),
@@ -125,10 +132,8 @@ def matrix(report: Report) -> Matrix:
     return made
 
 
-def _why_not_run(report: Report, workload: str) -> str:
-    return visible(
-        "; ".join(dict.fromkeys(o.told for o in report.not_run if o.workload == workload))
-    )
+def _cell_not_run(not_run: Sequence[NotRun]) -> Cell:
+    return Cell(not_run[0].state, 0, (), visible("; ".join(one.told for one in not_run)))
 
 
 def _failed_for(report: Report, verdict: TopologyVerdict) -> tuple[Arm, ...]:
