@@ -130,6 +130,26 @@ def test_one_item_a_topology_and_workload_and_arms_once(session: Session) -> Non
     )
 
 
+def test_what_is_within_a_tolerance_passes_and_is_not_called_identical(
+    session: Session, tmp_path: Path
+) -> None:
+    suite = load_suite("smoke").model_dump(mode="json", by_alias=True)
+    suite["tolerances"] = {"logprobs": {"absolute": 0.01}}
+    (tmp_path / "mine.json").write_text(json.dumps(suite))
+    done = session.run(
+        *("--parity-topology=tp2", f"--parity-suite={tmp_path / 'mine.json'}"),
+        *("--parity-inject-fault=logprob", "--junit-xml", str(tmp_path / "junit.xml")),
+    )
+    done.assert_outcomes(passed=len(WORKLOADS))
+    assert lines_of(done, "tp2 mp vs mp: 4 of 5 workloads identical, 1 within tolerance; ")
+    results = [
+        (p.get("value"))
+        for p in ElementTree.parse(tmp_path / "junit.xml").iter("property")
+        if p.get("name") == "result"
+    ]
+    assert sorted(map(str, results)) == [*["equal"] * 4, "within tolerance"]
+
+
 @pytest.mark.parametrize(
     ("unavailable", "why"),
     [
@@ -244,6 +264,7 @@ def test_a_failure_shows_the_first_divergence_and_a_rerun_starts_nothing(
         "vllm": "0.32.0",
         "torch": "2.13.0",
         "verdict": "fail",
+        "result": "different",
         "report": str(reports / "tp2" / "report.json"),
     }
 

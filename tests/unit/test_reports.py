@@ -18,7 +18,8 @@ from rich.console import Console
 from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import folder
 from vllm_ray_compat.parity.capture import NotRun
-from vllm_ray_compat.parity.compare import Comparison, Divergence
+from vllm_ray_compat.parity.compare import Comparison, Divergence, Total
+from vllm_ray_compat.parity.noise import judge_kept
 from vllm_ray_compat.parity.report.console import print_report
 from vllm_ray_compat.parity.report.data import Report, known_of
 from vllm_ray_compat.parity.report.files import write_rendered, write_report
@@ -26,7 +27,7 @@ from vllm_ray_compat.parity.report.html import render_html
 from vllm_ray_compat.parity.report.junit import render_junit
 from vllm_ray_compat.parity.report.markdown import escape, render_markdown
 from vllm_ray_compat.parity.report.read import ReportError, read_report
-from vllm_ray_compat.parity.report.summary import Reason, headline, matrix, reasons
+from vllm_ray_compat.parity.report.summary import LEGEND, Reason, headline, matrix, reasons
 from vllm_ray_compat.parity.report.text import plain_log, visible
 
 from . import reports
@@ -141,6 +142,83 @@ def test_junit_of_a_failure(failing: Report) -> None:
     assert arm.system_err == "ERROR worker 3 died\nFatal Python error: Segmentation fault"
     for case in skipped:
         assert case.result[0].message == "not compared: arm tp2pp2-candidate-v2 failed"
+
+
+def test_what_is_tolerated_or_known_is_never_called_equal() -> None:
+    report = reports.accepting()
+    assert report.verdict == "pass"
+    v2, mp = matrix(report).columns
+    cells = {name: (cell.state, cell.symbol, cell.label) for name, cell in v2.cells.items()}
+    assert cells == {
+        "greedy": ("equal", "✓", "4 equal"),
+        "seeded": ("known", "◊", "1 of 5 known"),
+        "logprobs": ("within tolerance", "±", "2 of 3 within tolerance"),
+        "chunked-prefill": ("equal", "✓", "2 equal"),
+    }
+    assert v2.cells["seeded"].why == "it rounds otherwise (vllm#1)"
+    assert {cell.state for cell in mp.cells.values()} == {"equal"}
+    assert headline(report) == (
+        "No answer of the candidates differs from the reference's by more than was declared: "
+        "25 of 28 are identical, 2 equal within a declared tolerance, 1 different as declared, and "
+        "the reference is identical to itself."
+    )
+    assert [r.text for r in reasons(report) if "v2 against" in r.text] == [
+        "tp2: v2 against legacy: 1 of 14 known, 2 of 14 within tolerance, the others identical."
+    ]
+    text = console(report)
+    assert "1 of 14 known, 2 of 14 within tolerance" in text
+    assert "2 of 14 requests are within tolerance, not equal." in text
+    assert "1 of 14 requests differ, and only as declared." in text
+    rows = rows_of(render_markdown(report))[0]
+    assert rows[2][:3] == ["seeded", "◊ 1 of 5 known", "✓ 5 equal"]
+    assert rows[3][:3] == ["logprobs", "± 2 of 3 within tolerance", "✓ 3 equal"]
+    assert LEGEND in render_markdown(report)
+    page = page_of(report).text
+    for words in ("◊1 of 5 known", "±2 of 3 within tolerance", "not equal.", LEGEND):
+        assert words in page
+
+
+def test_junit_of_what_is_tolerated_or_known() -> None:
+    suite = next(iter(JUnitXml.fromstring(render_junit(reports.accepting()))))
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (4, 0, 0, 0)
+    said = {case.name: str(case.system_out or "").splitlines() for case in suite}
+    assert said["greedy"] == []
+    assert said["seeded"][0] == "1 of 5 known"
+    assert said["seeded"][1].startswith("known: tp2 legacy vs v2, workload seeded, request r1: tok")
+    assert said["seeded"][1].endswith(": 8 became 9 (it rounds otherwise (vllm#1))")
+    assert said["logprobs"][0] == "2 of 3 within tolerance"
+    assert len(said["logprobs"]) == 3
+
+
+def test_a_headline_says_of_the_reference_what_was_measured(passing: Report) -> None:
+    assert headline(passing).endswith("bit for bit, and the reference is identical to itself.")
+    unknown = passing.model_copy(update={"noise_floor": passing.noise_floor[:1]})
+    assert headline(unknown).endswith("identical to the reference's, bit for bit.")
+    floors = [f.model_copy(update={"within_tolerance": 2}) for f in passing.noise_floor]
+    tolerated = passing.model_copy(update={"noise_floor": floors})
+    assert headline(tolerated).endswith("the reference agrees with itself within that tolerance.")
+    assert "14 requests, 0 differences, 2 answers within tolerance." in console(tolerated)
+    assert "│ 2 within tolerance " in console(tolerated)
+    assert (
+        "equal in 14 requests, 2 answers of them only within tolerance" in page_of(tolerated).text
+    )
+    assert rows_of(render_markdown(tolerated))[2][1][4:6] == ["0", "2"]
+
+
+def test_of_more_than_was_kept_one_by_one_the_least_is_told() -> None:
+    report = reports.accepting()
+    total = {**report.comparisons[0].model_dump(include={"topology", "reference", "candidate"})}
+    kept = [c for c in report.comparisons if (c.workload, c.candidate) == ("logprobs", "v2")]
+
+    def judged(**counts: int) -> str:
+        totals = [Total(**total, workload="logprobs", field="logprobs", **counts)]
+        totals.append(Total(**total, workload="logprobs", field="present", equal=900))
+        return judge_kept([], kept, totals).label
+
+    assert judged(equal=898, within_tolerance=2) == "2 of 900 within tolerance"
+    assert judged(equal=200, within_tolerance=700) == "at least 700 of 900 within tolerance"
+    assert judged(equal=200, within_tolerance=2, known=698).startswith("at least 698 of 900 known")
+    assert judged(equal=200, different=700) == "at least 700 of 900 differ"
 
 
 SLEEP = NotRun(
@@ -264,7 +342,7 @@ def test_markdown(failing: Report) -> None:
         *("tp2", "v2 vs legacy", "seeded", "r1"),
         "token_ids at position 11: 8 became 9",
     ]
-    assert noise[2][4:] == ["1", "text at position 24: 'end' became '!'"]
+    assert noise[2][4:] == ["1", "0", "text at position 24: 'end' became '!'"]
     assert gaps[2][:4] == ["tp2", "v2 vs legacy", "648", "0.84"]
     assert known[1][0] == "legacy"
     assert "Fatal Python error: Segmentation fault" in text

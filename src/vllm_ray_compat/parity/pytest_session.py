@@ -31,6 +31,14 @@ from vllm_ray_compat.schedule import Backend
 _SHARED = "vllm_ray_compat"
 
 
+#: What the summary says of workloads that are neither identical nor failures.
+_ALSO_TOLD = {
+    "within tolerance": "within tolerance",
+    "known": "different as declared",
+    "skipped": "not run",
+}
+
+
 class ParitySession:
     """What one process of the session holds; with xdist each worker has one, and the controller.
 
@@ -41,6 +49,7 @@ class ParitySession:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._reports: dict[str, Report] = {}
+        #: Topology and candidate -> what its workloads came to.
         self._summary: dict[tuple[str, str], list[str]] = {}
         #: Workload -> why it was left out.
         self._not_run: dict[str, str] = {}
@@ -150,7 +159,8 @@ class ParitySession:
             # Not of what pytest-rerunfailures tries again: "rerun".
             if report.outcome in ("passed", "failed", "skipped") and "topology" in told:
                 key = (told["topology"], told["candidate"])
-                self._summary.setdefault(key, []).append(report.outcome)
+                result = told.get("result", "") if report.outcome == "passed" else report.outcome
+                self._summary.setdefault(key, []).append(result)
                 if "not_run" in told:
                     self._not_run[told["workload"]] = told["not_run"]
 
@@ -159,12 +169,14 @@ class ParitySession:
         if not self._summary:
             return
         terminalreporter.section("ray parity")
-        for (topology, candidate), outcomes in self._summary.items():
-            passed, skipped = outcomes.count("passed"), outcomes.count("skipped")
-            not_run = f", {skipped} not run" if skipped else ""
+        for (topology, candidate), results in self._summary.items():
+            told = [f"{results.count('equal')} of {len(results)} workloads identical"]
+            for result, words in _ALSO_TOLD.items():
+                if result in results:
+                    told.append(f"{results.count(result)} {words}")
             terminalreporter.write_line(
-                f"{topology} {self.reference} vs {candidate}: {passed} of {len(outcomes)} "
-                f"workloads identical{not_run}; {self._options_of(topology).report_dir}"
+                f"{topology} {self.reference} vs {candidate}: {', '.join(told)}; "
+                f"{self._options_of(topology).report_dir}"
             )
         for workload, why in self._not_run.items():
             terminalreporter.write_line(f"not run: {workload}: {why}")
@@ -209,7 +221,9 @@ class ParitySession:
             resolve(self.reference).name,
             self.candidates[item.candidate],
         )
-        self._describe(item, verdict=verdict.verdict, report=str(outcome.report))
+        self._describe(
+            item, verdict=verdict.verdict, result=verdict.state, report=str(outcome.report)
+        )
         self._describe_arms(item, report)
         if verdict.verdict != "pass":
             raise ParityError(self._text(item, verdict, outcome.report))

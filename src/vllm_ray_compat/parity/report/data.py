@@ -83,6 +83,9 @@ class TopologyVerdict(_Model):
     requests: int
     different: int
     within_tolerance: int = Field(default=0, description="Requests equal only by a tolerance.")
+    known: int = Field(
+        default=0, description="Requests that differ in nothing but declared differences."
+    )
     not_compared: int = Field(
         default=0, description="Requests that an interrupted arm did not get to."
     )
@@ -110,6 +113,9 @@ class NoiseFloor(_Model):
     runs: int
     requests: int
     differences: list[Comparison]
+    within_tolerance: int = Field(
+        default=0, description="Answers of the further runs that are equal only by a tolerance."
+    )
 
 
 class LogprobGaps(PositionGaps):
@@ -286,6 +292,7 @@ def noise_floor(topology: str, reference: str, runs: int, pairs: Sequence[Compar
         differences=[
             c for pair in pairs for c in differences([*pair.comparisons, *pair.placement])
         ],
+        within_tolerance=sum(pair.within_tolerance for pair in pairs),
     )
 
 
@@ -306,6 +313,7 @@ def topology_verdict(
         requests=sum(pair.requests for pair in compared),
         different=sum(pair.different for pair in compared),
         within_tolerance=sum(pair.within_tolerance for pair in compared),
+        known=sum(pair.known_requests for pair in compared),
         not_compared=sum(pair.not_compared for pair in compared),
         partial=any(pair.partial for pair in compared),
         not_run=list(not_run),

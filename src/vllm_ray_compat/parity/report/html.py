@@ -6,6 +6,7 @@ put in as they are. The page forbids itself scripts and any load from elsewhere.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,13 @@ from vllm_ray_compat.parity.compare import differences
 from vllm_ray_compat.parity.latency import Distribution
 from vllm_ray_compat.parity.report import plots, units
 from vllm_ray_compat.parity.report.data import Arm, LogprobGaps, Report
+from vllm_ray_compat.parity.report.findings import sentences
 from vllm_ray_compat.parity.report.summary import LEGEND, headline, matrix, reasons
 from vllm_ray_compat.parity.report.text import plain_log, visible, what_differs
 
 _MOST_DIFFERENCES = 200
 _MOST_REASONS = 60
+_MOST_SENTENCES = 200
 #: A plot is up to 30 KB.
 _MOST_PLOTS = 40
 
@@ -65,6 +68,7 @@ def render_html(report: Report) -> str:
         latencies=_latency_figures(report)[:_MOST_PLOTS],
         gaps=_gap_figures(report)[:_MOST_PLOTS],
         units=units,
+        sentences=list(itertools.islice(sentences(report), _MOST_SENTENCES)),
     )
 
 

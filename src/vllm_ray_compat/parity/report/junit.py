@@ -1,10 +1,11 @@
 """``junit.xml``: a test suite for each topology and candidate, a test case for each workload.
 
-A workload with a difference is a failure. An arm that failed is a test case of its own, an error,
-and the workloads that could not be compared for it are skipped with that reason; so are those
-that prove nothing, because the reference differs from itself in them, and those that were not run,
-because they cannot be run here or not by one of the executors. Known differences are in the output
-of each suite they belong to.
+A workload with a difference is a failure; one that is equal only within a tolerance or but for
+declared differences passes, and its output says so. An arm that failed is a test case of its own,
+an error, and the workloads that could not be compared for it are skipped with that reason; so are
+those that prove nothing, because the reference differs from itself in them, and those that were
+not run, because they cannot be run here or not by one of the executors. Known differences are in
+the output of each suite they belong to.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING
 
 from vllm_ray_compat.parity import folder
 from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.compare import Comparison
 from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
-from vllm_ray_compat.parity.report.summary import NOT_RUN, Cell, Column, matrix
+from vllm_ray_compat.parity.report.findings import of_floor
+from vllm_ray_compat.parity.report.summary import ACCEPTED, NOT_RUN, Cell, Column, matrix
 from vllm_ray_compat.parity.report.text import describe, plain_log, shorten, visible
 
 if TYPE_CHECKING:
@@ -110,9 +113,18 @@ def _case(name: str, cell: Cell, classname: str, took_s: float | None) -> TestCa
         case.result = [Skipped(f"inconclusive: {cell.why}")]
         if cell.different:
             case.system_out = "\n".join(map(describe, cell.different[:_MOST_DIFFERENCES]))
+    elif cell.state in ACCEPTED:
+        case.system_out = "\n".join(
+            [cell.label, *map(_accepted, cell.accepted[:_MOST_DIFFERENCES])]
+        )
     elif cell.state in ("not compared", *NOT_RUN):
         case.result = [Skipped(f"{cell.state}: {cell.why}")]
     return case
+
+
+def _accepted(comparison: Comparison) -> str:
+    known = f" ({visible(comparison.known)})" if comparison.known else ""
+    return f"{comparison.result}: {describe(comparison)}{known}"
 
 
 def _case_of_an_arm(arm: Arm, classname: str) -> TestCase:
@@ -138,10 +150,7 @@ def _said(report: Report, column: Column) -> str:
     ]
     for floor in report.noise_floor:
         if floor.topology == verdict.topology:
-            lines.append(
-                f"Noise floor: {floor.reference} against itself, {floor.runs} runs of "
-                f"{floor.requests} requests, {len(floor.differences)} differences."
-            )
+            lines.append(f"Noise floor: {floor.reference} against itself, {of_floor(floor)}")
             lines += [f"  {describe(c)}" for c in floor.differences[:_MOST_DIFFERENCES]]
     if report.injected_fault is not None:
         fault = report.injected_fault

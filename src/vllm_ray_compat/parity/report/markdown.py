@@ -190,11 +190,13 @@ def _noise(report: Report) -> list[str]:
             str(floor.runs),
             str(floor.requests),
             str(len({(c.workload, c.request) for c in floor.differences})),
+            str(floor.within_tolerance),
             code(what_differs(floor.differences[0])) if floor.differences else "–",
         ]
         for floor in report.noise_floor
     ]
-    head = ["topology", "reference", "runs", "requests", "requests that differ", "first"]
+    head = ["topology", "reference", "runs", "requests", "requests that differ"]
+    head += ["answers within tolerance", "first"]
     return _table(head, rows) if rows else []
 
 

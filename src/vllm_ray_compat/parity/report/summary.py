@@ -16,15 +16,17 @@ from vllm_ray_compat.parity.compare import Comparison, Total, differences
 from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
 from vllm_ray_compat.parity.report.text import at, describe_request, shorten, visible
 
-State = Literal[
-    "equal", "different", "noise", "not compared", "cannot run here", "known difference"
-]
-#: Those of a workload that was left out.
+#: The last two are those of a workload that was left out.
+State = noise.State | Literal["cannot run here", "known difference"]
 NOT_RUN: tuple[State, ...] = ("cannot run here", "known difference")
+#: Those of a workload that passes and is not equal all the same.
+ACCEPTED: tuple[State, ...] = ("within tolerance", "known")
 
 #: How a state is marked where colour cannot be relied on.
 SYMBOLS: dict[State, str] = {
     "equal": "✓",
+    "within tolerance": "±",
+    "known": "◊",
     "different": "✗",
     "noise": "≈",
     "not compared": "–",
@@ -33,15 +35,10 @@ SYMBOLS: dict[State, str] = {
 }
 #: What the marks of a matrix mean, and its numbers.
 LEGEND = (
-    "Numbers are requests. ✓ identical, ✗ different, ≈ the reference differs from itself there, "
-    "– not compared, ⊘ not run: it cannot be run here, or not by one of the executors (a known "
-    "difference)."
+    "Numbers are requests. ✓ identical, ± equal within a declared tolerance, ◊ different as "
+    "declared, ✗ different, ≈ the reference differs from itself there, – not compared, ⊘ not run: "
+    "it cannot be run here, or not by one of the executors (a known difference)."
 )
-_STATES: dict[noise.Verdict, State] = {
-    "pass": "equal",
-    "fail": "different",
-    "inconclusive": "noise",
-}
 _MOST_IN_A_REASON = 400
 
 
@@ -50,10 +47,13 @@ class Cell:
     """The outcome of one workload for one candidate on one topology."""
 
     state: State
-    requests: int
-    different: tuple[Comparison, ...]
+    #: The outcome in a word or two.
+    label: str
+    judged: noise.Judged
+    different: tuple[Comparison, ...] = ()
+    #: Those that are known or within a tolerance.
+    accepted: tuple[Comparison, ...] = ()
     why: str = ""
-    noisy_requests: int = 0
 
     @property
     def symbol(self) -> str:
@@ -61,20 +61,9 @@ class Cell:
         return SYMBOLS[self.state]
 
     @property
-    def differing_requests(self) -> int:
-        """The number of requests with a difference."""
-        return len({c.request for c in self.different})
-
-    @property
-    def label(self) -> str:
-        """The outcome in a word or two."""
-        if self.state in ("not compared", *NOT_RUN):
-            return self.state
-        if self.state == "equal":
-            return f"{self.requests} equal"
-        if self.state == "noise":
-            return f"noise in {self.noisy_requests} of {self.requests}"
-        return f"{self.differing_requests} of {self.requests} differ"
+    def requests(self) -> int:
+        """How many were compared."""
+        return self.judged.requests
 
 
 @dataclass(frozen=True)
@@ -133,7 +122,9 @@ def matrix(report: Report) -> Matrix:
 
 
 def _cell_not_run(not_run: Sequence[NotRun]) -> Cell:
-    return Cell(not_run[0].state, 0, (), visible("; ".join(one.told for one in not_run)))
+    state = not_run[0].state
+    why = visible("; ".join(one.told for one in not_run))
+    return Cell(state, state, noise.Judged("inconclusive"), why=why)
 
 
 def _failed_for(report: Report, verdict: TopologyVerdict) -> tuple[Arm, ...]:
@@ -152,17 +143,24 @@ def _cell(
     floor: Sequence[Comparison],
     failed: Sequence[Arm],
 ) -> Cell:
-    verdict, requests = noise.judge_kept(floor, compared, totals)
-    if not requests:
-        why = "; ".join(f"arm {visible(arm.label)} failed" for arm in failed)
-        return Cell("not compared", 0, (), why or "no arm answered it")
-    found = tuple(differences(compared))
-    state = _STATES[verdict]
-    noisy = len({c.request for c in floor})
+    judged = noise.judge_kept(floor, compared, totals)
     why = ""
-    if state == "noise":
-        why = f"the reference differs from itself in {noisy} of {requests} requests"
-    return Cell(state, requests, found, why, noisy)
+    if judged.state == "not compared":
+        why = "; ".join(f"arm {visible(arm.label)} failed" for arm in failed)
+        why = why or "no arm answered it"
+    elif judged.state == "noise":
+        noisy = f"{judged.noisy} of {judged.requests}"
+        why = f"the reference differs from itself in {noisy} requests"
+    elif judged.state == "known":
+        why = "; ".join(dict.fromkeys(visible(c.known) for c in compared if c.known))
+    return Cell(
+        judged.state,
+        judged.label,
+        judged,
+        different=tuple(differences(compared)),
+        accepted=tuple(c for c in compared if c.result in ("known", "within-tolerance")),
+        why=why,
+    )
 
 
 @dataclass(frozen=True)
@@ -210,10 +208,7 @@ def _verdict_means(report: Report) -> str:
             "comparison finds it, and nothing about the executors."
         )
     if report.verdict == "pass":
-        return (
-            f"All {requests} answers of the candidates are identical to the reference's, bit for "
-            "bit, and the reference is identical to itself."
-        )
+        return f"{_agreement(report)}{_of_the_reference(report)}."
     if report.verdict == "inconclusive":
         return (
             "Nothing is proved: what was compared lies within the noise of the reference, or was "
@@ -223,6 +218,47 @@ def _verdict_means(report: Report) -> str:
     if report.failures:
         parts.append(f"{len(report.failures)} of {len(report.arms)} arms failed")
     return f"{' and '.join(parts) or 'The comparison failed'}."
+
+
+def _agreement(report: Report) -> str:
+    """Return how far all answers agree, where none of them differs."""
+    columns = matrix(report).columns
+    requests = sum(column.verdict.requests for column in columns)
+    known, within = (sum(_accepted(column)[which] for column in columns) for which in (0, 1))
+    if not known and not within:
+        return (
+            f"All {requests} answers of the candidates are identical to the reference's, bit for "
+            "bit"
+        )
+    told = [f"{requests - known - within} of {requests} are identical"]
+    if within:
+        told.append(f"{within} equal within a declared tolerance")
+    if known:
+        told.append(f"{known} different as declared")
+    return (
+        "No answer of the candidates differs from the reference's by more than was declared: "
+        + ", ".join(told)
+    )
+
+
+def _of_the_reference(report: Report) -> str:
+    """Return how far the reference agrees with itself, where that was measured everywhere."""
+    floors = {floor.topology for floor in report.noise_floor}
+    if not {verdict.topology for verdict in report.topologies} <= floors:
+        return ""
+    if any(floor.within_tolerance for floor in report.noise_floor):
+        return "; the reference agrees with itself within that tolerance"
+    return ", and the reference is identical to itself"
+
+
+def _accepted(column: Column) -> tuple[int, int]:
+    """Return how many requests are known and how many within tolerance."""
+    cells = [cell.judged for cell in column.cells.values()]
+    # The verdict has exact numbers; one of a report from before it had them has none.
+    return (
+        max(column.verdict.known, sum(cell.known for cell in cells)),
+        max(column.verdict.within_tolerance, sum(cell.within_tolerance for cell in cells)),
+    )
 
 
 def reasons(report: Report) -> list[Reason]:
@@ -245,11 +281,13 @@ def reasons(report: Report) -> list[Reason]:
         noisy = len({(c.workload, c.request) for c in floor.differences})
         kind: Literal["for", "open"] = "open" if noisy else "for"
         how = f"differs in {noisy} of {floor.requests}" if noisy else f"equal in {floor.requests}"
+        within = floor.within_tolerance
+        tolerated = f", {within} answers of them only within tolerance" if within else ""
         found.append(
             Reason(
                 kind,
                 f"{floor.topology}: {short_name(floor.reference)} against itself, {floor.runs} "
-                f"runs: {how} requests.",
+                f"runs: {how} requests{tolerated}.",
             )
         )
     for topology in dict.fromkeys(v.topology for v in report.topologies):
@@ -279,9 +317,10 @@ def _about(column: Column) -> Reason:
         return Reason("open", f"{verdict.topology}: {pair}: not compared.")
     different = [c for cell in column.cells.values() for c in cell.different]
     if not different:
-        return Reason(
-            "for", f"{verdict.topology}: {pair}: all {verdict.requests} requests identical."
-        )
+        accepted = noise.describe_accepted(verdict.requests, *_accepted(column))
+        equal = f"all {verdict.requests} requests identical"
+        how = f"{accepted}, the others identical" if accepted else equal
+        return Reason("for", f"{verdict.topology}: {pair}: {how}.")
     outside = [c for x in column.cells.values() if x.state == "different" for c in x.different]
     first = describe_request((outside or different)[0])
     return Reason(
