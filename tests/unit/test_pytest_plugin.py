@@ -133,11 +133,8 @@ def test_one_item_a_topology_and_workload_and_arms_once(session: Session) -> Non
 def test_what_is_within_a_tolerance_passes_and_is_not_called_identical(
     session: Session, tmp_path: Path
 ) -> None:
-    suite = load_suite("smoke").model_dump(mode="json", by_alias=True)
-    suite["tolerances"] = {"logprobs": {"absolute": 0.01}}
-    (tmp_path / "mine.json").write_text(json.dumps(suite))
     done = session.run(
-        *("--parity-topology=tp2", f"--parity-suite={tmp_path / 'mine.json'}"),
+        *("--parity-topology=tp2", "--parity-tolerance=logprobs=0.01"),
         *("--parity-inject-fault=logprob", "--junit-xml", str(tmp_path / "junit.xml")),
     )
     done.assert_outcomes(passed=len(WORKLOADS))
@@ -278,6 +275,21 @@ def test_an_injected_fault_fails_its_item_and_nothing_else(
     done = session.run("--parity-topology=tp2", "--parity-inject-fault=logprob")
     done.assert_outcomes(failed=1, passed=len(WORKLOADS))
     assert lines_of(done, "workload logprobs, request top5: logprobs at position 7")
+
+
+def test_requests_of_ones_own_without_forcing(session: Session, pytester: pytest.Pytester) -> None:
+    """The workload is called as `parity run` calls it; a different token starts no further arm."""
+    body = {"prompt": "Go", "max_tokens": 8}
+    line = {"custom_id": "c0", "url": "/v1/completions", "body": body}
+    pytester.path.joinpath("traffic.jsonl").write_text(json.dumps(line) + "\n")
+    done = session.run(
+        *("--parity-topology=tp2", "--parity-requests=traffic.jsonl", "-v"),
+        *("--parity-no-forcing", "--parity-inject-fault=token"),
+    )
+    done.assert_outcomes(failed=1)
+    assert lines_of(done, "ray-parity::tp2::requests[mp] FAILED")
+    assert lines_of(done, "workload requests, request c0: token_ids at position ")
+    assert session.arms() == of("tp2")
 
 
 def test_noise_of_the_reference_is_no_pass(session: Session) -> None:
@@ -444,6 +456,9 @@ def test_an_interrupted_session_leaves_no_engine(session: Session, tmp_path: Pat
         (["--parity-model=/no/such/model"], "'/no/such/model' does not exist"),
         (["--parity-engine-arg=x"], "is not NAME=VALUE"),
         (["--parity-engine-arg=model=x"], "--engine-arg model cannot be set"),
+        (["--parity-requests=none.jsonl"], "none.jsonl: cannot be read as a batch file"),
+        (["--parity-tolerance=tokens=1"], "Unknown field with a tolerance 'tokens'"),
+        (["--parity-trace", "--parity-engine-core=process"], "--trace sees the steps"),
         (["--parity-engine-core=thread"], "Unknown engine core 'thread'"),
         (["--parity-arm-timeout=0"], "--parity-arm-timeout is in seconds"),
         (["--parity-parallel=0"], "--parity-parallel is a number"),

@@ -25,6 +25,7 @@ from vllm_ray_compat.parity.sides import resolve
 from vllm_ray_compat.parity.topology import parse_topology
 from vllm_ray_compat.parity.workload_verdict import WorkloadVerdict, judge
 from vllm_ray_compat.parity.workloads import load_suite
+from vllm_ray_compat.parity.workloads.batch_file import load_requests
 from vllm_ray_compat.schedule import Backend
 
 #: What a worker of xdist is told by the process that started it.
@@ -58,7 +59,13 @@ class ParitySession:
         if self._selected:
             config.args[:] = [text for text in config.args if not _is_ours(text)]
         try:
-            self.suite = load_suite(self._option("suite", "smoke"))
+            mine = self._option("requests", None)
+            self._requests: Path | None = None if mine is None else self._from_here(mine)
+            self.suite = (
+                load_suite(self._option("suite", "smoke"))
+                if self._requests is None
+                else load_requests(self._requests)
+            )
             self.topologies = list(
                 dict.fromkeys(
                     str(parse_topology(t)) for t in self._option("topology", ["tp2", "pp2"])
@@ -77,6 +84,10 @@ class ParitySession:
     def _option(self, name: str, default: Any) -> Any:
         value = self._config.getoption(f"parity_{name}")
         return default if value is None else value
+
+    def _from_here(self, path: str) -> Path:
+        """Return a path as the user means it: from where pytest was called."""
+        return self._config.invocation_params.dir / path
 
     def _check_numbers(self) -> None:
         if self._option("arm_timeout", 300.0) < 1:
@@ -117,7 +128,7 @@ class ParitySession:
 
     def _options_of(self, topology: str) -> planning.Options:
         given = self._option("report_dir", None)
-        above = self.folder if given is None else self._config.invocation_params.dir / given
+        above = self.folder if given is None else self._from_here(given)
         core = self._option("engine_core", ENGINE_CORES[0])
         return planning.Options(
             model=self._option("model", "tiny"),
@@ -125,10 +136,14 @@ class ParitySession:
             reference=self.reference,
             candidates=tuple(self.candidates),
             suite=self._option("suite", "smoke"),
+            requests=self._requests,
             report_dir=above / topology,
             ray_address=self._option("ray_address", None),
             arm_timeout_s=self._option("arm_timeout", 300.0),
             inject_fault=self._option("inject_fault", None),
+            tolerances=tuple(self._option("tolerance", ())),
+            trace=self._option("trace", False),
+            forcing=not self._option("no_forcing", False),
             engine_core="inproc" if core == "inproc" else "process",
             engine_args=self._engine_args,
         )
