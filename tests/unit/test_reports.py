@@ -205,6 +205,34 @@ def test_a_headline_says_of_the_reference_what_was_measured(passing: Report) -> 
     assert rows_of(render_markdown(tolerated))[2][1][4:6] == ["0", "2"]
 
 
+def test_reasons_name_ranks_placed_otherwise_and_what_was_not_compared(passing: Report) -> None:
+    placed = passing.comparisons[0].model_copy(
+        update={"workload": "(placement)", "request": "rank 1", "result": "different"}
+    )
+    verdicts = [v.model_copy(update={"not_compared": 3}) for v in passing.topologies[:1]]
+    update = {"placement": [placed], "topologies": [*verdicts, *passing.topologies[1:]]}
+    found = reasons(passing.model_copy(update=update))
+    assert found[:2] == [
+        Reason("against", "tp2: v2 against legacy: placed otherwise: rank 1."),
+        Reason("open", "tp2: v2 against legacy: 3 requests were not compared."),
+    ]
+    assert {r.kind for r in found[2:]} == {"for"}
+
+
+def test_a_request_that_is_known_and_within_tolerance_counts_once() -> None:
+    report = reports.accepting()
+    kept = [c for c in report.comparisons if (c.workload, c.candidate) == ("seeded", "v2")]
+    (known,) = [c for c in kept if c.result == "known"]
+    kept.append(known.model_copy(update={"field": "logprobs", "result": "within-tolerance"}))
+    pair = known.model_dump(include={"topology", "reference", "candidate", "workload"})
+    totals = [
+        Total(**pair, field="token_ids", equal=4, known=1),
+        Total(**pair, field="logprobs", equal=4, within_tolerance=1),
+        Total(**pair, field="present", equal=5),
+    ]
+    assert judge_kept([], kept, totals).label == "1 of 5 known"
+
+
 def test_of_more_than_was_kept_one_by_one_the_least_is_told() -> None:
     report = reports.accepting()
     total = {**report.comparisons[0].model_dump(include={"topology", "reference", "candidate"})}

@@ -36,6 +36,11 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def of_suite(workload: str) -> str:
+    """Return a workload as the suite names it: of several engines, each has a ``name@2`` of it."""
+    return workload.partition("@")[0]
+
+
 class NotRun(_Record):
     """A workload of the suite that a run leaves out, because something in it cannot run it."""
 
@@ -87,8 +92,7 @@ class Header(_Record):
 
     def leaves_out(self, workload: str) -> bool:
         """Say whether *workload* is one that was left out."""
-        # Of several engines on one host the workload of each counts: "name", "name@2", …
-        return any(one.workload == workload.partition("@")[0] for one in self.not_run)
+        return any(one.workload == of_suite(workload) for one in self.not_run)
 
 
 class Phase(_Record):

@@ -115,7 +115,7 @@ def conclude(
         arms = [_arm(o, captures[o.spec.label]) for o in outcomes]
     verdicts = [verdict for one in found for verdict in one.verdicts]
     for topology in map(str, checked.topologies):
-        verdicts += _not_run(checked, topology, outcomes)
+        verdicts += _never_started(checked, topology, outcomes)
     pairs = [pair for one in found for pair in one.compared]
     environment_failure = any(o.environment for o in outcomes)
     overall = noise.worst([v.verdict for v in verdicts])
@@ -279,7 +279,7 @@ def _inject(
     return None
 
 
-def _not_run(
+def _never_started(
     checked: Plan, topology: str, outcomes: Sequence[ArmOutcome]
 ) -> list[rep.TopologyVerdict]:
     """Return what is said of planned candidates that never started: nothing is known of them."""

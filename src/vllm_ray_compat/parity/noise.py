@@ -115,17 +115,18 @@ def judge_kept(
     else:
         verdict = judge(noise, kept)
     others = [c for c in kept if c.result != "equal"]
+    counted = sum(t.different + t.follows + t.within_tolerance + t.known + t.noted for t in totals)
+    cut = totals if len(others) < counted else ()
     different, known, within = _requests_by_result(others)
     return Judged(
         verdict,
         requests=asked,
-        # Where not all are kept, there are as many as one field alone has.
-        different=max(different, *(t.different for t in totals), 0),
-        known=max(known, *(t.known for t in totals), 0),
-        within_tolerance=max(within, *(t.within_tolerance for t in totals), 0),
+        # Of what is not kept one by one, at least as many as one field alone has.
+        different=max(different, *(t.different for t in cut), 0),
+        known=max(known, *(t.known for t in cut), 0),
+        within_tolerance=max(within, *(t.within_tolerance for t in cut), 0),
         noisy=len({c.request for c in noise}),
-        at_least=len(others)
-        < sum(t.different + t.follows + t.within_tolerance + t.known + t.noted for t in totals),
+        at_least=bool(cut),
     )
 
 

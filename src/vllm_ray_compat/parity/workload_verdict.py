@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllm_ray_compat.parity import noise
+from vllm_ray_compat.parity.capture import of_suite
 from vllm_ray_compat.parity.compare import Comparison, Total, differences
 from vllm_ray_compat.parity.noise import Judged, State, Verdict
 from vllm_ray_compat.parity.plan import AGAIN, CANDIDATE, REFERENCE
@@ -54,8 +55,7 @@ def judge(
         return WorkloadVerdict("fail", failed, (), "not compared")
 
     def is_this(one: Comparison | Total) -> bool:
-        # Of several engines on one host the workload of each counts: "name", "name@2", …
-        return one.topology == topology and one.workload.partition("@")[0] == workload.name
+        return one.topology == topology and of_suite(one.workload) == workload.name
 
     def of_this(comparisons: Sequence[Comparison]) -> list[Comparison]:
         return [c for c in comparisons if is_this(c)]

@@ -6,7 +6,6 @@ put in as they are. The page forbids itself scripts and any load from elsewhere.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +52,7 @@ def render_html(report: Report) -> str:
     environment.filters.update(short=short_name, log=plain_log)
     found = differences(report.comparisons)
     why = reasons(report)
+    further = list(sentences(report))
     return environment.get_template("report.html.j2").render(
         report=report,
         mark=folder.REPORT_MARK,
@@ -68,7 +68,8 @@ def render_html(report: Report) -> str:
         latencies=_latency_figures(report)[:_MOST_PLOTS],
         gaps=_gap_figures(report)[:_MOST_PLOTS],
         units=units,
-        sentences=list(itertools.islice(sentences(report), _MOST_SENTENCES)),
+        sentences=further[:_MOST_SENTENCES],
+        more_sentences=max(0, len(further) - _MOST_SENTENCES),
     )
 
 

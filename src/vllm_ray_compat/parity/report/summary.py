@@ -5,13 +5,13 @@ All forms of the report say the same, because all take it from here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from vllm_ray_compat.parity import noise
 from vllm_ray_compat.parity.arm import short_name
-from vllm_ray_compat.parity.capture import NotRun
+from vllm_ray_compat.parity.capture import NotRun, of_suite
 from vllm_ray_compat.parity.compare import Comparison, Total, differences
 from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
 from vllm_ray_compat.parity.report.text import at, describe_request, shorten, visible
@@ -187,8 +187,7 @@ def _left_out(report: Report) -> str:
     for one in report.not_run:
         names.setdefault(one.why, []).append(one.workload)
     left_out = {one.workload for one in report.not_run}
-    # Of several engines on one host the workload of each is in the list: "name", "name@2", …
-    asked = left_out | {w.name.partition("@")[0] for w in report.workloads}
+    asked = left_out | {of_suite(workload.name) for workload in report.workloads}
     if not left_out:
         return ""
     told = "; ".join(f"{', '.join(dict.fromkeys(of))} ({why})" for why, of in names.items())
@@ -254,10 +253,10 @@ def _of_the_reference(report: Report) -> str:
 def _accepted(column: Column) -> tuple[int, int]:
     """Return how many requests are known and how many within tolerance."""
     cells = [cell.judged for cell in column.cells.values()]
-    # The verdict has exact numbers; one of a report from before it had them has none.
+    # The verdict has exact numbers, but for one of a report from before it had them.
     return (
-        max(column.verdict.known, sum(cell.known for cell in cells)),
-        max(column.verdict.within_tolerance, sum(cell.within_tolerance for cell in cells)),
+        column.verdict.known or sum(cell.known for cell in cells),
+        column.verdict.within_tolerance or sum(cell.within_tolerance for cell in cells),
     )
 
 
@@ -276,6 +275,7 @@ def reasons(report: Report) -> list[Reason]:
     found += [Reason("against", f"Arm {a.label} failed: {a.failure}") for a in report.failures]
     for column in matrix(report).columns:
         found.append(_about(column))
+        found += _beside(report, column.verdict)
     with_floor = {floor.topology for floor in report.noise_floor}
     for floor in report.noise_floor:
         noisy = len({(c.workload, c.request) for c in floor.differences})
@@ -310,9 +310,28 @@ def reasons(report: Report) -> list[Reason]:
     ]
 
 
+def _pair(verdict: TopologyVerdict) -> str:
+    return f"{short_name(verdict.candidate)} against {short_name(verdict.reference)}"
+
+
+def _beside(report: Report, verdict: TopologyVerdict) -> Iterator[Reason]:
+    """Yield what a verdict rests on beside the requests that were compared."""
+    ranks = {
+        c.request
+        for c in report.placement
+        if c.result == "different"
+        and (c.topology, c.candidate) == (verdict.topology, verdict.candidate)
+    }
+    where = f"{verdict.topology}: {_pair(verdict)}"
+    if ranks:
+        yield Reason("against", f"{where}: placed otherwise: {', '.join(sorted(ranks))}.")
+    if verdict.not_compared:
+        yield Reason("open", f"{where}: {verdict.not_compared} requests were not compared.")
+
+
 def _about(column: Column) -> Reason:
     verdict = column.verdict
-    pair = f"{short_name(verdict.candidate)} against {short_name(verdict.reference)}"
+    pair = _pair(verdict)
     if not verdict.requests:
         return Reason("open", f"{verdict.topology}: {pair}: not compared.")
     different = [c for cell in column.cells.values() for c in cell.different]
