@@ -45,7 +45,7 @@ def print_report(report: Report, console: Console) -> None:
     for floor in report.noise_floor:
         tell(f"Noise floor {floor.topology}: {floor.reference} against itself, {of_floor(floor)}")
     for known in report.known_differences:
-        # Those of every run, of no workload, stand in README.
+        # The sources of what holds in every run are left to the other forms.
         told = known.seen is not None or known.workload is not None
         source = f" ({known.source})" if told else ""
         tell(f"Known difference: {known.backend} {known.what}; {known.effect}{source}.")

@@ -87,7 +87,9 @@ class TopologyVerdict(_Model):
         default=0, description="Requests that differ in nothing but declared differences."
     )
     not_compared: int = Field(
-        default=0, description="Requests that an interrupted arm did not get to."
+        default=0,
+        description="Requests that an interrupted arm did not get to, or of an engine profile that "
+        "only one of two folders has.",
     )
     partial: bool = Field(default=False, description="An arm did not get to its end.")
     not_run: list[str] = Field(

@@ -187,9 +187,9 @@ def _left_out(report: Report) -> str:
     for one in report.not_run:
         names.setdefault(one.why, []).append(one.workload)
     left_out = {one.workload for one in report.not_run}
-    asked = left_out | {of_suite(workload.name) for workload in report.workloads}
     if not left_out:
         return ""
+    asked = left_out | {of_suite(workload.name) for workload in report.workloads}
     told = "; ".join(f"{', '.join(dict.fromkeys(of))} ({why})" for why, of in names.items())
     were = "was" if len(left_out) == 1 else "were"
     return shorten(
