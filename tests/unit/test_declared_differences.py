@@ -41,6 +41,7 @@ def test_a_declared_difference_is_shown_and_fails_nothing() -> None:
     assert {c.result for c in found.comparisons} == {"equal", "known", "follows"}
     (reported,) = declared_differences([known()], [found])
     assert (reported.seen, reported.effect) == (1, "seen in 1 comparisons")
+    assert (found.different, found.known_requests, found.within_tolerance) == (0, 1, 0)
 
 
 def test_one_that_did_not_happen_is_not_seen() -> None:

@@ -7,7 +7,13 @@ import pytest
 
 from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import tiny_model
-from vllm_ray_compat.parity.workloads import SuiteError, load_suite, parse_suite, suite_names
+from vllm_ray_compat.parity.workloads import (
+    SuiteError,
+    Unavailable,
+    load_suite,
+    parse_suite,
+    suite_names,
+)
 
 
 def test_smoke_covers_what_the_first_version_promises() -> None:
@@ -81,6 +87,38 @@ def test_embeddings_are_the_same_numbers_everywhere() -> None:
 
 def test_a_suite_as_a_user_writes_it() -> None:
     assert parse_suite(_suite(), "f.json").workloads[0].requests[0].prompt.render() == "x"
+
+
+@pytest.mark.parametrize(
+    ("unavailable", "fault"),
+    [
+        ({"why": "x", "source": "y"}, "unavailable.0: .*Name a platform .on., a backend, or both"),
+        ({"backend": "v3", "why": "x", "source": "y"}, "unavailable.0.backend: Input should be"),
+        ({"on": "cpu", "vllm": "0.32", "why": "x", "source": "y"}, "is no version specifier"),
+        ({"on": "cpu", "why": "x", "source": ""}, "unavailable.0.source: String should have at"),
+    ],
+)
+def test_a_bad_word_on_what_cannot_run_it_says_where(unavailable: dict, fault: str) -> None:
+    request = {"id": "a", "prompt": {"text": ""}}
+    workload = {"name": "w", "about": "", "requests": [request], "unavailable": [unavailable]}
+    with pytest.raises(SuiteError, match=fault):
+        parse_suite(_suite(workloads=[workload]), "f.json")
+
+
+@pytest.mark.parametrize(
+    ("declared", "holds"),
+    [
+        ({"on": "cpu"}, {"legacy cpu", "v2 cpu"}),
+        ({"backend": "legacy"}, {"legacy cpu", "legacy cuda"}),
+        ({"backend": "legacy", "on": "cpu"}, {"legacy cpu"}),
+        ({"backend": "legacy", "vllm": ">=0.33"}, set()),
+        ({"on": "cpu", "vllm": "<0.33"}, {"legacy cpu", "v2 cpu"}),
+    ],
+)
+def test_where_a_workload_cannot_run(declared: dict, holds: set[str]) -> None:
+    one = Unavailable(why="x", source="y", **declared)
+    sides = [(b, p) for b in ("legacy", "v2") for p in ("cpu", "cuda")]
+    assert {f"{b} {p}" for b, p in sides if one.applies(b, p, "0.32.0+cpu")} == holds
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class ArmSpec(BaseModel):
     engine_core: Literal["inproc", "process"] = "inproc"
     engine_args: dict[str, Any] = {}
     profile: str = DEFAULT_PROFILE
-    left_out: list[str] = []
+    not_run: list[cap.NotRun] = []
     side: str = ""
     python: str | None = None
     vllm: str = ""
@@ -111,6 +111,7 @@ def main(argv: list[str]) -> int:
                 model=spec.model,
                 engine_core=spec.engine_core,
                 started_at=time.time(),
+                not_run=spec.not_run,
             )
         )
         try:
@@ -154,8 +155,9 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
         raise ArmFailedError("workload", f"an adapter cannot be made: {error!r}") from error
     took: dict[str, float] = {}
     tracer = _tracer(llms[0], spec) if spec.trace else None
+    left_out = {one.workload for one in spec.not_run}
     for workload in suite.of_profile(spec.profile):
-        if workload.name in spec.left_out:
+        if workload.name in left_out:
             continue
         for number, llm in enumerate(llms, 1):
             name = workload.name if number == 1 else f"{workload.name}@{number}"

@@ -11,11 +11,12 @@ from typing import Any, Literal, NamedTuple
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity import faults, folder
 from vllm_ray_compat.parity.arm import MP
+from vllm_ray_compat.parity.capture import NotRun
 from vllm_ray_compat.parity.models import Model, find_model
 from vllm_ray_compat.parity.sides import Side, resolve
 from vllm_ray_compat.parity.tolerance import parse_tolerances
 from vllm_ray_compat.parity.topology import Topology, parse_topology
-from vllm_ray_compat.parity.workloads import Profile, Suite, Unavailable, load_suite
+from vllm_ray_compat.parity.workloads import Profile, Suite, load_suite
 from vllm_ray_compat.parity.workloads.batch_file import load_requests
 from vllm_ray_compat.schedule import Backend
 from vllm_ray_compat.settings import describe_unknown, read_settings
@@ -84,8 +85,8 @@ class Plan:
     arms: tuple[PlannedArm, ...]
     #: Model of each profile.
     models: Mapping[str, Model]
-    #: Workload or profile -> why the platform cannot run it, whatever the executor.
-    unavailable: Mapping[str, Unavailable]
+    #: Workload -> why this run leaves it out.
+    not_run: Mapping[str, NotRun]
     remarks: tuple[str, ...] = ()
 
     @property
@@ -138,16 +139,16 @@ def plan(options: Options) -> Plan:
 
     reference = resolve(options.reference)
     candidates = list(dict.fromkeys(resolve(text) for text in options.candidates))
-    unavailable = _unavailable(suite, [reference, *candidates])
+    not_run = _not_run(suite, [reference, *candidates])
     profiles = [
         profile
         for profile in suite.used_profiles()
-        if any(workload.name not in unavailable for workload in suite.of_profile(profile))
+        if any(workload.name not in not_run for workload in suite.of_profile(profile))
     ]
     if not profiles:
         raise UsageError(
             f"Suite {suite.name}: no workload can run here: "
-            + "; ".join(f"{name}: {one.why}" for name, one in unavailable.items())
+            + "; ".join(f"{name}: {one.told}" for name, one in not_run.items())
         )
     arms = tuple(
         PlannedArm(topology, side, role, profile)
@@ -177,18 +178,26 @@ def plan(options: Options) -> Plan:
         topologies=topologies,
         arms=arms,
         models=models,
-        unavailable=unavailable,
+        not_run=not_run,
         remarks=tuple(describe_unknown(name) for name in settings.unknown),
     )
 
 
-def _unavailable(suite: Suite, sides: Sequence[Side]) -> dict[str, Unavailable]:
-    """Return the workloads that one of the environments cannot run, whatever the executor."""
-    found: dict[str, Unavailable] = {}
+def _not_run(suite: Suite, sides: Sequence[Side]) -> dict[str, NotRun]:
+    """Return the workloads that one of the sides cannot run: all arms leave out the same."""
+    found: dict[str, NotRun] = {}
     for workload in suite.workloads:
         for one in (*suite.profile(workload.profile).unavailable, *workload.unavailable):
-            if any(one.applies(side.platform, side.vllm) for side in sides):
-                found.setdefault(workload.name, one)
+            if any(one.applies(side.kind, side.platform, side.vllm) for side in sides):
+                told = NotRun(
+                    workload=workload.name,
+                    requests=len(workload.requests),
+                    backend=one.backend,
+                    platform=one.on,
+                    why=one.why,
+                    source=one.source,
+                )
+                found.setdefault(workload.name, told)
     return found
 
 

@@ -209,7 +209,7 @@ def _spec(checked: Plan, arm: PlannedArm, where: Path, suite_file: Path) -> ArmS
         vllm=arm.side.vllm,
         topology=str(arm.topology),
         profile=arm.profile,
-        left_out=sorted(checked.unavailable),
+        not_run=list(checked.not_run.values()),
         trace=checked.options.trace,
         model=str(model.folder),
         suite=suite_file.resolve(),

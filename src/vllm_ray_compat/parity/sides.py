@@ -26,7 +26,12 @@ from vllm_ray_compat.executors import catalog
 from vllm_ray_compat.flag import Flag, FlagValue
 from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR, is_class, short_name
 from vllm_ray_compat.parity.capture import SCHEMA
-from vllm_ray_compat.schedule import COMPAT_EXECUTORS, Backend
+from vllm_ray_compat.schedule import (
+    COMPAT_EXECUTORS,
+    REPAIRED_EXECUTORS,
+    VLLM_EXECUTORS,
+    Backend,
+)
 from vllm_ray_compat.selector import select
 from vllm_ray_compat.settings import Settings, read_settings
 from vllm_ray_compat.vllm_api import find_vllm
@@ -73,6 +78,18 @@ class Side:
         """How it is called: ``legacy``, or ``legacy@0.19.1`` in another environment."""
         short = short_name(self.backend)
         return short if self.python is None else f"{short}@{self.vllm}"
+
+    @property
+    def kind(self) -> str:
+        """The backend that its class is, where one was named: ``legacy``, ``v2`` or ``mp``.
+
+        Of a class that is none of theirs, that class.
+        """
+        for executors in (VLLM_EXECUTORS, REPAIRED_EXECUTORS, COMPAT_EXECUTORS):
+            for backend, executor in executors.items():
+                if self.backend == executor:
+                    return backend.value
+        return MP if self.backend == MP_EXECUTOR else self.backend
 
     @property
     def platform(self) -> str:

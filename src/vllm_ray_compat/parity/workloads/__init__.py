@@ -15,13 +15,14 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
 
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -139,19 +140,41 @@ class Operation(_Strict):
 
 
 class Unavailable(_Strict):
-    """Where a workload cannot run at all, whatever the executor: named, never left out in silence.
+    """What cannot run a workload: named, never left out in silence.
 
-    ``on`` is the platform (``cpu``, ``cuda``); ``vllm`` a version specifier, empty for every one.
+    ``on`` is a platform (``cpu``, ``cuda``) that cannot, whatever the executor; ``backend`` an
+    executor that cannot by design, which is a known difference; with both, it is that executor
+    there. ``vllm`` is a version specifier, empty for every release.
     """
 
-    on: str
+    on: str | None = None
+    backend: Literal["legacy", "v2", "mp"] | None = None
     vllm: str = ""
-    why: str
-    source: str
+    why: str = Field(min_length=1)
+    source: str = Field(min_length=1)
 
-    def applies(self, platform: str, vllm: str) -> bool:
-        """Say whether this holds on *platform* with release *vllm*."""
-        return self.on == platform and SpecifierSet(self.vllm).contains(vllm, prereleases=True)
+    @field_validator("vllm")
+    @classmethod
+    def _is_specifier(cls, value: str) -> str:
+        try:
+            SpecifierSet(value)
+        except InvalidSpecifier:
+            raise ValueError(f"{value!r} is no version specifier, for example <0.33") from None
+        return value
+
+    @model_validator(mode="after")
+    def _says_what(self) -> Unavailable:
+        if self.on is None and self.backend is None:
+            raise ValueError("what cannot run it? Name a platform (on), a backend, or both")
+        return self
+
+    def applies(self, backend: str, platform: str, vllm: str) -> bool:
+        """Say whether this holds for an executor on *platform* with release *vllm*."""
+        return (
+            self.on in (None, platform)
+            and self.backend in (None, backend)
+            and SpecifierSet(self.vllm).contains(vllm, prereleases=True)
+        )
 
 
 class Workload(_Strict):
