@@ -64,6 +64,12 @@ def _suite(**changes: object) -> str:
     return json.dumps({**suite, **changes})
 
 
+def _with_images(*images: object) -> str:
+    prompt = {"text": "x", "images": images}
+    workload = {"name": "w", "about": "", "requests": [{"id": "a", "prompt": prompt}]}
+    return _suite(workloads=[workload])
+
+
 def test_a_suite_as_a_user_writes_it() -> None:
     assert parse_suite(_suite(), "f.json").workloads[0].requests[0].prompt.render() == "x"
 
@@ -84,6 +90,17 @@ def test_a_suite_as_a_user_writes_it() -> None:
             ),
             "workloads.0.requests.0.prompt.txet: Extra inputs",
         ),
+        (
+            _with_images({"size": [0, 8], "seed": 1}),
+            "workloads.0.requests.0.prompt.images.0.size.0: Input should be greater than or equal",
+        ),
+        (
+            _with_images({"seed": 1}, {"size": [8, 5000], "seed": 1}),
+            "workloads.0.requests.0.prompt.images.1.size.1: Input should be less than or equal",
+        ),
+        (_with_images({"size": [8, 8]}), "prompt.images.0.seed: Field required"),
+        (_with_images({"seed": -1}), "prompt.images.0.seed: Input should be greater than or equal"),
+        (_with_images({"seed": 1, "file": "cat.png"}), "prompt.images.0.file: Extra inputs"),
         (
             _suite(
                 workloads=[

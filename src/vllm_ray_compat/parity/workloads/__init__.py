@@ -27,6 +27,7 @@ from pydantic import (
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity.known import DeclaredDifference
 from vllm_ray_compat.parity.tolerance import Declared, Tolerance, check_fields
+from vllm_ray_compat.parity.workloads.images import Image
 
 SCHEMA = "vllm_ray_compat.suite/1"
 
@@ -48,12 +49,17 @@ class _Strict(BaseModel):
 
 
 class Prompt(_Strict):
-    """A text or token ids, repeated: ``{"text": "one two ", "times": 40}``; or chat messages."""
+    """A text or token ids, repeated: ``{"text": "one two ", "times": 40}``; or chat messages.
+
+    ``images`` go with any of them: ``{"text": "A", "images": [{"size": [64, 48], "seed": 1}]}``;
+    where a model wants placeholders, they are in the text, and the images come in their order.
+    """
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     messages: tuple[dict[str, Any], ...] | None = None
     times: int = Field(default=1, ge=1)
+    images: tuple[Image, ...] = ()
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Prompt:
@@ -63,10 +69,10 @@ class Prompt(_Strict):
         return self
 
     def render(self) -> Any:
-        """Return what vLLM takes: a text, or a dictionary with token ids.
+        """Return what vLLM takes, but for images: a text, or a dictionary with token ids.
 
         Messages are for the chat template of the model, which only the engine has: they are
-        returned as they are.
+        returned as they are. Images are put beside it where there is an engine, too.
         """
         if self.text is not None:
             return self.text * self.times
@@ -132,8 +138,8 @@ class Unavailable(_Strict):
 class Workload(_Strict):
     """A batch of requests.
 
-    ``expects``: what must have happened to at least one request, or the workload proves nothing
-    (``preemption``).
+    ``expects``: what must have happened, or the workload proves nothing. ``preemption``: of at
+    least one request. ``images``: requests that differ in their images alone answer differently.
     """
 
     name: str
@@ -142,7 +148,7 @@ class Workload(_Strict):
     kind: Literal["generate", "embed"] = "generate"
     before: tuple[Operation, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
-    expects: tuple[Literal["preemption"], ...] = ()
+    expects: tuple[Literal["preemption", "images"], ...] = ()
     requests: tuple[Request, ...] = Field(min_length=1)
     tolerances: SuiteTolerances = {}
     known_differences: tuple[DeclaredDifference, ...] = ()
@@ -159,8 +165,9 @@ class Profile(_Strict):
     """A set of engine options of its own: each is an engine more to start in every arm.
 
     ``engine``: options beside those of the suite, and before them. ``model``: another model than
-    the run's, when the workloads need one (``tiny-moe``). ``engines``: how many live at once on
-    the host, each running the workloads. ``lora``: names of adapters that are made for the model.
+    the run's, when the workloads need one (``tiny-moe``, ``tiny-vision``). ``engines``: how many
+    live at once on the host, each running the workloads. ``lora``: names of adapters that are made
+    for the model.
     """
 
     about: str
