@@ -85,6 +85,10 @@ def test_embeddings_are_the_same_numbers_everywhere() -> None:
     ]
 
 
+def _with_images(*images: object) -> str:
+    return _prompt(text="x", images=images)
+
+
 def test_a_suite_as_a_user_writes_it() -> None:
     assert parse_suite(_suite(), "f.json").workloads[0].requests[0].prompt.render() == "x"
 
@@ -140,7 +144,22 @@ def test_where_a_workload_cannot_run(declared: dict, holds: set[str]) -> None:
         (_prompt(text="x", embeddings={"tokens": 2}), "a prompt is one of text, token_ids, mess"),
         (_prompt(embeddings={"tokens": 0}), "requests.0.prompt.embeddings.tokens: "),
         (_prompt(embeddings={"tokens": 2}, times=3), "times repeats a text or token ids; embeddi"),
+        (
+            _prompt(embeddings={"tokens": 2}, images=[{"seed": 1}]),
+            "images go with a text, token ids or messages, not with embeddings",
+        ),
         (_prompt(messages=[{"role": "user"}], times=3), "times repeats a text or token ids; mess"),
+        (
+            _with_images({"size": [0, 8], "seed": 1}),
+            "workloads.0.requests.0.prompt.images.0.size.0: Input should be greater than or equal",
+        ),
+        (
+            _with_images({"seed": 1}, {"size": [8, 5000], "seed": 1}),
+            "workloads.0.requests.0.prompt.images.1.size.1: Input should be less than or equal",
+        ),
+        (_with_images({"size": [8, 8]}), "prompt.images.0.seed: Field required"),
+        (_with_images({"seed": -1}), "prompt.images.0.seed: Input should be greater than or equal"),
+        (_with_images({"seed": 1, "file": "cat.png"}), "prompt.images.0.file: Extra inputs"),
         (
             _suite(
                 workloads=[

@@ -29,6 +29,7 @@ from pydantic import (
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity.known import DeclaredDifference
 from vllm_ray_compat.parity.tolerance import Declared, Tolerance, check_fields
+from vllm_ray_compat.parity.workloads.images import Image
 
 SCHEMA = "vllm_ray_compat.suite/1"
 
@@ -69,6 +70,9 @@ _PROMPTS = ("text", "token_ids", "messages", "embeddings")
 class Prompt(_Strict):
     """A text or token ids, repeated: ``{"text": "one two ", "times": 40}``; chat messages; or
     embeddings, for an engine with ``enable_prompt_embeds``: ``{"embeddings": {"tokens": 12}}``.
+
+    ``images`` go with all but embeddings: ``"images": [{"size": [64, 48], "seed": 1}]``; where a
+    model wants placeholders, they are in the text, and the images come in their order.
     """
 
     text: str | None = None
@@ -76,6 +80,7 @@ class Prompt(_Strict):
     messages: tuple[dict[str, Any], ...] | None = None
     embeddings: Embeddings | None = None
     times: int = Field(default=1, ge=1)
+    images: tuple[Image, ...] = ()
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Prompt:
@@ -84,13 +89,15 @@ class Prompt(_Strict):
             raise ValueError(f"a prompt is one of {', '.join(_PROMPTS)}; here: {given}")
         if self.times != 1 and (self.text is None and self.token_ids is None):
             raise ValueError(f"times repeats a text or token ids; {given[0]} stand once")
+        if self.images and self.embeddings is not None:
+            raise ValueError("images go with a text, token ids or messages, not with embeddings")
         return self
 
     def render(self) -> Any:
-        """Return what vLLM takes: a text, or a dictionary with token ids.
+        """Return what vLLM takes, but for images: a text, or a dictionary with token ids.
 
         Messages are for the chat template of the model, and embeddings for its size, which only
-        the engine has: both are returned as they are.
+        the engine has: both are returned as they are. Images are put beside it there, too.
         """
         if self.text is not None:
             return self.text * self.times
@@ -180,8 +187,8 @@ class Unavailable(_Strict):
 class Workload(_Strict):
     """A batch of requests.
 
-    ``expects``: what must have happened to at least one request, or the workload proves nothing
-    (``preemption``).
+    ``expects``: what must have happened, or the workload proves nothing. ``preemption``: of at
+    least one request. ``images``: requests that differ in their images alone answer differently.
     """
 
     name: str
@@ -190,7 +197,7 @@ class Workload(_Strict):
     kind: Literal["generate", "embed"] = "generate"
     before: tuple[Operation, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
-    expects: tuple[Literal["preemption"], ...] = ()
+    expects: tuple[Literal["preemption", "images"], ...] = ()
     requests: tuple[Request, ...] = Field(min_length=1)
     tolerances: SuiteTolerances = {}
     known_differences: tuple[DeclaredDifference, ...] = ()
@@ -207,8 +214,9 @@ class Profile(_Strict):
     """A set of engine options of its own: each is an engine more to start in every arm.
 
     ``engine``: options beside those of the suite, and before them. ``model``: another model than
-    the run's, when the workloads need one (``tiny-moe``). ``engines``: how many live at once on
-    the host, each running the workloads. ``lora``: names of adapters that are made for the model.
+    the run's, when the workloads need one (``tiny-moe``, ``tiny-vision``). ``engines``: how many
+    live at once on the host, each running the workloads. ``lora``: names of adapters that are made
+    for the model.
     """
 
     about: str
