@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from vllm_ray_compat.parity.answers import fault, first_fault, generated
+from vllm_ray_compat.parity.answers import fault, first_fault, generated, unmet
 from vllm_ray_compat.parity.drive import Driven, drive
+from vllm_ray_compat.parity.synthetic import synthetic_capture
 from vllm_ray_compat.parity.workloads import Prompt, Request, Workload
 
 from .helpers import output, result
@@ -186,6 +187,17 @@ def test_a_workload_that_proves_nothing_says_so() -> None:
     )
     one.preemptions = 1
     assert first_fault(workload, [generated("w", one)]) is None
+
+
+def test_a_workload_of_async_scheduling_wants_an_engine_that_has_it() -> None:
+    """vLLM turns it off by itself, on the CPU for one; two arms without it agree, too."""
+    workload = Workload(name="w", about="", expects=("async-scheduling",), requests=(request("r"),))
+    engine = synthetic_capture().engine
+    assert engine is not None
+    without, with_it = (engine.model_copy(update={"async_scheduling": x}) for x in (False, True))
+    assert unmet(workload, with_it) is None
+    assert unmet(workload, without) == "workload w: vLLM has turned async scheduling off"
+    assert unmet(workload.model_copy(update={"expects": ()}), without) is None
 
 
 class TestImagesThatMustBeSeen:

@@ -98,6 +98,13 @@ def fault(request: Request, result: cap.Result) -> str | None:
     return None
 
 
+def unmet(workload: Workload, engine: cap.Engine) -> str | None:
+    """Say what *workload* expects of its engine that *engine* is not, or None."""
+    if "async-scheduling" in workload.expects and not engine.async_scheduling:
+        return f"workload {workload.name}: vLLM has turned async scheduling off"
+    return None
+
+
 def first_fault(workload: Workload, results: Sequence[cap.Result]) -> str | None:
     """Return the first :func:`fault` of a workload as a whole sentence, or None."""
     for request, result in zip(workload.requests, results, strict=True):

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from vllm_ray_compat.parity import capture as cap
-from vllm_ray_compat.parity.answers import embedded, first_fault, generated
+from vllm_ray_compat.parity.answers import embedded, first_fault, generated, unmet
 from vllm_ray_compat.parity.asking import operate, prepare, prompt_of
 from vllm_ray_compat.parity.drive import drive
 from vllm_ray_compat.parity.lora import lora_requests
@@ -159,6 +159,8 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
     for workload in suite.of_profile(spec.profile):
         if workload.name in left_out:
             continue
+        if (what := unmet(workload, engine)) is not None:
+            raise ArmFailedError("workload", what)
         for number, llm in enumerate(llms, 1):
             name = workload.name if number == 1 else f"{workload.name}@{number}"
             out.phase("workload", name)

@@ -213,13 +213,19 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         backend="legacy",
         what="has no async scheduling",
         source="vLLM v1/executor/abstract.py: Executor.supports_async_scheduling() is False",
-        effect="async scheduling is off in every arm",
+        effect="async scheduling is off in every arm, but for workloads that ask for it",
     ),
     KnownDifference(
         backend="legacy",
         what="is wrong with Model Runner V2 when there are several pipeline stages",
         source="measured on vLLM 0.25.1: wrong tokens in the first batch, then a hang",
         effect="VLLM_USE_V2_MODEL_RUNNER=0 in every arm",
+    ),
+    KnownDifference(
+        backend="legacy",
+        what="takes no EC connector when there are several workers",
+        source="vllm#49585",
+        effect="no workload has one",
     ),
 )
 

@@ -189,6 +189,7 @@ class Workload(_Strict):
 
     ``expects``: what must have happened, or the workload proves nothing. ``preemption``: of at
     least one request. ``images``: requests that differ in their images alone answer differently.
+    ``async-scheduling``: the engine schedules ahead, which vLLM may turn off by itself.
     """
 
     name: str
@@ -197,7 +198,7 @@ class Workload(_Strict):
     kind: Literal["generate", "embed"] = "generate"
     before: tuple[Operation, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
-    expects: tuple[Literal["preemption", "images"], ...] = ()
+    expects: tuple[Literal["preemption", "images", "async-scheduling"], ...] = ()
     requests: tuple[Request, ...] = Field(min_length=1)
     tolerances: SuiteTolerances = {}
     known_differences: tuple[DeclaredDifference, ...] = ()
