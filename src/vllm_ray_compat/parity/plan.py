@@ -51,6 +51,7 @@ class Options:
     requests: Path | None = None
     report_dir: Path = Path("parity-report")
     ray_address: str | None = None
+    #: For each engine of an arm.
     arm_timeout_s: float = 300.0
     inject_fault: str | None = None
     tolerances: Sequence[str] = ()
@@ -93,6 +94,11 @@ class Plan:
     def steps(self) -> int:
         """The arms, and Ray's start where the run starts it."""
         return len(self.arms) + int(self.starts_ray)
+
+    def timeout_s(self, arm: PlannedArm) -> float:
+        """Return after how many seconds *arm* counts as hanging: engines of one are several."""
+        suite = arm.suite or self.suite
+        return self.options.arm_timeout_s * suite.profile(arm.profile).engines
 
     @property
     def needs_ray(self) -> bool:

@@ -88,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--parity-arm-timeout",
         type=float,
         metavar="SECONDS",
-        help="after which an arm counts as hanging. Default: 300",
+        help="after which an arm counts as hanging, for each engine it has. Default: 300",
     )
     group.addoption(
         "--parity-parallel",

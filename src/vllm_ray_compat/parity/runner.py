@@ -131,7 +131,7 @@ def run_arms(
                     restore_legacy=side.restores_legacy,
                 ),
                 where,
-                options.arm_timeout_s,
+                checked.timeout_s(arm),
                 ray.cluster,
                 _phase_teller(watch),
                 stop,
