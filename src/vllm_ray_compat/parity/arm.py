@@ -25,15 +25,13 @@ from pydantic import BaseModel, ConfigDict
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity.answers import embedded, first_fault, generated, unmet
 from vllm_ray_compat.parity.asking import operate, prepare, prompt_of
+from vllm_ray_compat.parity.backends import MP, MP_EXECUTOR, is_class, short_name
 from vllm_ray_compat.parity.drive import drive
 from vllm_ray_compat.parity.lora import lora_requests
 from vllm_ray_compat.parity.topology import parse_topology
 from vllm_ray_compat.parity.trace import ENDING, Tracer
 from vllm_ray_compat.parity.workloads import DEFAULT_PROFILE, Suite, Workload, parse_suite
 from vllm_ray_compat.schedule import COMPAT_EXECUTORS, REPAIRED_EXECUTORS, VLLM_EXECUTORS, Backend
-
-MP = "mp"
-MP_EXECUTOR = "vllm.v1.executor.multiproc_executor:MultiprocExecutor"
 
 #: Class of the Ray actor that hosts a worker -> executor that created it.
 _EXECUTOR_OF_ACTOR = {
@@ -220,16 +218,6 @@ def engine_arguments(spec: ArmSpec, suite: Suite) -> dict[str, Any]:
         "distributed_executor_backend": executor_backend(spec.backend),
         "worker_extension_cls": "vllm_ray_compat.parity.worker_probe.WorkerProbe",
     }
-
-
-def is_class(backend: str) -> bool:
-    """Say whether *backend* names an executor class itself, as ``module:Class``."""
-    return ":" in backend
-
-
-def short_name(backend: str) -> str:
-    """Return what *backend* is called in displays and file names: of a class, its name."""
-    return backend.rpartition(":")[2]
 
 
 def executor_backend(backend: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity import faults, folder
-from vllm_ray_compat.parity.arm import MP
+from vllm_ray_compat.parity.backends import MP
 from vllm_ray_compat.parity.capture import NotRun
 from vllm_ray_compat.parity.models import Model, find_model
 from vllm_ray_compat.parity.sides import Side, resolve

@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity import environment, folder
-from vllm_ray_compat.parity.arm import MP, ArmSpec
+from vllm_ray_compat.parity.arm import ArmSpec
+from vllm_ray_compat.parity.backends import MP
 from vllm_ray_compat.parity.cluster import RayCluster
 from vllm_ray_compat.parity.conclude import check_what_ran, conclude
 from vllm_ray_compat.parity.further import forced_arms, forced_results, step_differences

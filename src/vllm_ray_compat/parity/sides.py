@@ -24,12 +24,10 @@ from vllm_ray_compat.errors import (
 )
 from vllm_ray_compat.executors import catalog
 from vllm_ray_compat.flag import Flag, FlagValue
-from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR, is_class, short_name
+from vllm_ray_compat.parity.backends import MP, MP_EXECUTOR, is_class, kind_of, short_name
 from vllm_ray_compat.parity.capture import SCHEMA
 from vllm_ray_compat.schedule import (
     COMPAT_EXECUTORS,
-    REPAIRED_EXECUTORS,
-    VLLM_EXECUTORS,
     Backend,
 )
 from vllm_ray_compat.selector import select
@@ -81,15 +79,8 @@ class Side:
 
     @property
     def kind(self) -> str:
-        """The backend that its class is, where one was named: ``legacy``, ``v2`` or ``mp``.
-
-        Of a class that is none of theirs, that class.
-        """
-        for executors in (VLLM_EXECUTORS, REPAIRED_EXECUTORS, COMPAT_EXECUTORS):
-            for backend, executor in executors.items():
-                if self.backend == executor:
-                    return backend.value
-        return MP if self.backend == MP_EXECUTOR else self.backend
+        """See :func:`kind_of`."""
+        return kind_of(self.backend)
 
     @property
     def platform(self) -> str:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.backends import short_name
 from vllm_ray_compat.parity.compare import differences
 from vllm_ray_compat.parity.noise import describe_accepted
 from vllm_ray_compat.parity.report.data import Arm, Report

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_ray_compat.parity import folder
-from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.backends import short_name
 from vllm_ray_compat.parity.compare import differences
 from vllm_ray_compat.parity.latency import Distribution
 from vllm_ray_compat.parity.report import plots, units

@@ -14,7 +14,7 @@ import io
 from typing import TYPE_CHECKING
 
 from vllm_ray_compat.parity import folder
-from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.backends import short_name
 from vllm_ray_compat.parity.compare import Comparison
 from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
 from vllm_ray_compat.parity.report.findings import of_floor

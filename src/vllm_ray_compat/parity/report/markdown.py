@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from vllm_ray_compat.parity import folder
-from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.backends import short_name
 from vllm_ray_compat.parity.compare import differences
 from vllm_ray_compat.parity.report import units
 from vllm_ray_compat.parity.report.data import Arm, Report

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from vllm_ray_compat.parity import noise
-from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.backends import short_name
 from vllm_ray_compat.parity.capture import NotRun, of_suite
 from vllm_ray_compat.parity.compare import Comparison, Total, differences
 from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
