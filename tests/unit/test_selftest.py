@@ -17,20 +17,39 @@ from vllm_ray_compat.parity import selftest as module
 from vllm_ray_compat.parity.compare import Compared, compare_sources
 from vllm_ray_compat.parity.faults import FAULTS, inject, write_capture
 from vllm_ray_compat.parity.faults.harmless import KINDS as HARMLESS
+from vllm_ray_compat.parity.redaction import is_safe
 from vllm_ray_compat.parity.selftest import problem, selftest
-from vllm_ray_compat.parity.stored import InMemory
+from vllm_ray_compat.parity.stored import InMemory, StoredCapture
 from vllm_ray_compat.parity.synthetic import synthetic_capture
 
 from .helpers import capture, header, result
 
 
 def test_every_fault_is_caught_and_nothing_else() -> None:
-    found = selftest(runs=6, positions=2)
+    found = selftest(runs=6, positions=4)
     assert found.holds
-    assert found.captures == ["synthetic"]
-    assert found.caught == found.total == 2 * (len(FAULTS) - len(HARMLESS))
-    assert (found.runs, found.harmless, found.false_alarms) == (6, len(HARMLESS), [])
-    assert all(count.caught == count.total == 2 for count in found.kinds.values())
+    assert set(found.captures) == {
+        "tp2pp2-candidate-v2 (comes along)",
+        "tp2pp2-reference-again-legacy (comes along)",
+        "tp2pp2-reference-legacy (comes along)",
+        "synthetic",
+    }
+    assert found.caught == found.total == 4 * (len(FAULTS) - len(HARMLESS))
+    assert (found.runs, found.real_runs) == (6, 1)
+    assert (found.harmless, found.false_alarms) == (4 * len(HARMLESS), [])
+    assert all(count.caught == count.total == 4 for count in found.kinds.values())
+
+
+def test_what_comes_along_says_nothing_of_the_machine_it_was_made_on() -> None:
+    for path in module.shipped():
+        text = path.read_text(encoding="utf-8")
+        with StoredCapture(path) as stored:
+            assert stored.header.model.startswith("tiny-")
+            assert stored.engine is not None
+            for worker in stored.engine.workers:
+                assert worker.environment
+                assert all(map(is_safe, worker.environment))
+        assert not re.search(r"/(root|home|tmp|usr|mnt)/|sha256:", text)
 
 
 def test_captures_given_are_used_and_what_they_cannot_carry_is_not_left_out(
@@ -122,7 +141,7 @@ def test_a_comparison_that_does_not_look_fails_the_self_test(
     monkeypatch.setattr(module, "compare_sources", _blind("finish_reason"))
     done = CliRunner().invoke(app, ["parity", "selftest", "--runs", "1", "--positions", "1"])
     assert done.exit_code == 1
-    assert "MISSED: finish in synthetic" in done.stdout
+    assert "MISSED: finish in " in done.stdout
     assert "Faults caught: 19/20" in done.stdout
 
 
@@ -131,7 +150,8 @@ def test_the_command() -> None:
     assert done.exit_code == 0
     assert "Faults caught: 20/20" in done.stdout
     assert (
-        "False alarms: 0/5 (0 between real arms, 2 with copies, 3 harmless changes)" in done.stdout
+        "False alarms: 0/14 (1 between real arms, 1 with copies, 12 harmless changes)"
+        in done.stdout
     )
     done = CliRunner().invoke(
         app, ["parity", "selftest", "--runs", "1", "--positions", "1", "--json"]

@@ -99,8 +99,8 @@ def selftest(
     """Run the self test.
 
     Args:
-        captures: a capture or a report folder; default those that come with the package, or a
-            synthetic one where none do. What none of them can carry is put into the synthetic one.
+        captures: a capture or a report folder; default those of real engines that come with the
+            package, and a synthetic one. What none of those given can carry is put into that one.
         runs: comparisons that must raise no alarm.
         positions: places at which each fault is put.
         seed: of the places.
@@ -108,22 +108,27 @@ def selftest(
     Raises:
         UsageError: *captures* holds none, or one that cannot be read.
     """
-    files = shipped() if captures is None else capture_files(captures)
     with tempfile.TemporaryDirectory(prefix="raycompat-selftest-") as folder:
-        bases = [_load(path, Path(folder), i) for i, path in enumerate(files)]
         spare = _synthetic(Path(folder))
-        trials = list(_trials(bases or [spare], spare, positions, seed, Path(folder)))
+        if captures is None:
+            files = {f"{path.stem} (comes along)": path for path in shipped()}
+        else:
+            files = {str(path): path for path in capture_files(captures)}
+        bases = [_load(path, name, Path(folder), i) for i, (name, path) in enumerate(files.items())]
+        if captures is None:
+            bases.append(spare)
+        trials = list(_trials(bases, spare, positions, seed, Path(folder)))
         pairs = list(_equal_pairs(bases))
         alarms: list[FalseAlarm] = []
         for run in range(runs):
-            base = (bases or [spare])[run % len(bases or [spare])]
+            base = bases[run % len(bases)]
             if run < len(pairs):
                 left, right = pairs[run]
                 alarms += _alarm(f"{left} and {right}", left, right)
             else:
                 kind = HARMLESS[run % len(HARMLESS)].name
                 alarms += _copy_alarm(base, kind, Random(f"{seed} run {run}"), Path(folder))
-        harmless = [(base, kind.name) for base in (bases or [spare]) for kind in HARMLESS]
+        harmless = [(base, kind.name) for base in bases for kind in HARMLESS]
         for base, kind in harmless:
             alarms += _copy_alarm(base, kind, Random(f"{seed} {kind}"), Path(folder))
     missed = [trial for trial in trials if trial.problem is not None]
@@ -151,12 +156,15 @@ def selftest(
 
 
 def shipped() -> list[Path]:
-    """Return the captures of real engines that come with the package; there may be none."""
+    """Return the captures of real engines that come with the package.
+
+    They are of suite ``full`` on tp2pp2, made by ``scripts/sample_captures.py``.
+    """
     folder = Path(str(resources.files("vllm_ray_compat.parity"))) / "samples"
     return sorted(folder.glob("*.jsonl"))
 
 
-def _load(path: Path, folder: Path, number: int) -> _Base:
+def _load(path: Path, name: str, folder: Path, number: int) -> _Base:
     """Read a capture, the beginning of a large one; an arm that was cut off gets no further."""
     capture: cap.Capture | None = None
     size, shortened = 0, False
@@ -174,7 +182,7 @@ def _load(path: Path, folder: Path, number: int) -> _Base:
         capture.end = cap.End(workloads_s={}, shutdown_s=0.0, total_s=0.0)
     copy = folder / f"base-{number}.jsonl"
     write_capture(capture, copy)
-    return _Base(name=str(path), capture=capture, path=copy, shortened=shortened)
+    return _Base(name=name, capture=capture, path=copy, shortened=shortened)
 
 
 def _synthetic(folder: Path) -> _Base:
