@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument("--backend", action="append", help="repeatable; default: v2 and legacy")
     parser.add_argument("--topology", default="tp2")
     parser.add_argument("--suite", default="smoke")
+    parser.add_argument("--at-most", type=float, default=1e9, help="minutes; then no further run")
     options = parser.parse_args()
     backends = options.backend or ["v2", "legacy"]
 
@@ -58,10 +59,15 @@ def main() -> int:
     for backend in backends:
         took.append(record(backend, options, work / f"{backend}-0"))
         print(f"{backend}: the first one, {took[-1]:.0f} s", flush=True)
+    began = time.monotonic()
+    done = 0
     for number in range(1, options.runs + 1):
+        if time.monotonic() - began > options.at_most * 60:
+            break
         backend = backends[number % len(backends)]
         folder = work / f"{backend}-{number}"
         took.append(record(backend, options, folder))
+        done = number
         found = call("compare", str(work / f"{backend}-0"), str(folder))
         print(f"{number} {backend}: exit code {found.returncode}, {took[-1]:.0f} s", flush=True)
         if found.returncode:
@@ -73,10 +79,10 @@ def main() -> int:
         "suite": options.suite,
         "topology": options.topology,
         "backends": backends,
-        "runs": options.runs,
+        "runs": done,
         "false_alarms": len(alarms),
         # of n runs without one: what a rate of alarms can still be, at 95 %
-        "rate_at_most": None if alarms else round(1 - 0.05 ** (1 / options.runs), 3),
+        "rate_at_most": None if alarms or not done else round(1 - 0.05 ** (1 / done), 3),
         "recording_median_s": round(statistics.median(took), 1),
         "kept": alarms,
     }
