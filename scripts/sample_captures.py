@@ -3,9 +3,9 @@
 
     python scripts/sample_captures.py RUN_FOLDER
 
-Takes the default profile of the three arms on tp2pp2. Of the machine nothing is kept but what a capture
-has to have: of the workers' environment the variables whose values are safe to show, of the model
-its name.
+Takes the default profile of the three arms on tp2pp2. Of the machine nothing is kept but what a
+capture has to have: of the workers' environment the variables whose values are safe to show, of
+the model its name.
 """
 
 from __future__ import annotations
