@@ -122,7 +122,7 @@ def conclude(
         overall = "fail"
     return rep.Report(
         verdict=overall,
-        vllm=checked.reference.vllm,
+        vllm=" and ".join(dict.fromkeys(arm.side.vllm for arm in checked.arms)),
         suite=checked.suite.name,
         workloads=_workloads(checked),
         model=checked.options.model,
