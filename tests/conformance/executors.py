@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from vllm_ray_compat import schedule
 from vllm_ray_compat.names import FLAG_NAME
-from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR
+from vllm_ray_compat.parity.backends import MP, MP_EXECUTOR
 from vllm_ray_compat.schedule import COMPAT_EXECUTORS, VLLM_EXECUTORS, Backend
 from vllm_ray_compat.vllm_api import VllmNotFoundError, find_vllm
 

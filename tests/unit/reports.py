@@ -265,6 +265,32 @@ def failing() -> rep.Report:
     return made.report()
 
 
+def accepting() -> rep.Report:
+    """A candidate that passes, with logprobs within a tolerance and a token that is known."""
+    other = results(1.5)
+    other[5].outputs[0].token_ids[11] ^= 1
+    for result in other[9:11]:
+        entries = (result.outputs[0].logprobs or [])[3]
+        assert entries is not None
+        entries[0] = (entries[0][0], float(entries[0][1]) - 1e-6, entries[0][2])
+    made = Builder().topology("tp2", results(1), {"v2": other, "mp": results(2)}, results(3))
+    for one in made.comparisons:
+        if one.result == "different" and one.workload == "seeded":
+            one.result, one.known = "known", "it rounds otherwise (vllm#1)"
+        elif one.result == "different":
+            one.result = "within-tolerance"
+    counts = {"verdict": "pass", "different": 0, "known": 1, "within_tolerance": 2}
+    made.verdicts[0] = made.verdicts[0].model_copy(update=counts)
+    return made.report()
+
+
+def leaving_out(report: rep.Report, *not_run: cap.NotRun) -> rep.Report:
+    """The report of a run that left workloads out, beside those of *report*."""
+    names = [one.workload for one in not_run]
+    verdicts = [v.model_copy(update={"not_run": names}) for v in report.topologies]
+    return report.model_copy(update={"not_run": list(not_run), "topologies": verdicts})
+
+
 def hostile(text: str) -> rep.Report:
     """A report with *text* wherever a text of a model or a user can be."""
     right, wrong = results(1), results(2)
@@ -285,9 +311,13 @@ def hostile(text: str) -> rep.Report:
     made.arms[0].workers[0].devices = {"GPU": [text]}
     workloads = [rep.SuiteWorkload(name=text, about=text, requests=4)]
     known = [rep.KnownDifference(backend=text, what=text, source=text, effect=text)]
-    return made.report(
+    report = made.report(
         **dict.fromkeys(("vllm", "suite", "model", "engine_core", "started_at"), text),
         workloads=workloads,
         known_differences=known,
         left_behind=[text],
     )
+    left_out = cap.NotRun(
+        workload=f"{text} left out", requests=1, platform=text, why=text, source=text
+    )
+    return leaving_out(report, left_out)

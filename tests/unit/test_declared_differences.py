@@ -23,10 +23,15 @@ def known(**changes: Any) -> DeclaredDifference:
     return DeclaredDifference(**{**base, **changes})
 
 
-def compared(kind: str, *declared: DeclaredDifference, release: str = "0.32.0") -> Compared:
+OUR_LEGACY = "vllm_ray_compat.executors.ray_legacy:RayLegacyExecutor"
+
+
+def compared(
+    kind: str, *declared: DeclaredDifference, release: str = "0.32.0", candidate: str = "v2"
+) -> Compared:
     left = synthetic_capture()
     right, _ = inject(left, kind)
-    for side, backend in ((left, "legacy"), (right, "v2")):
+    for side, backend in ((left, "legacy"), (right, candidate)):
         side.header.backend = backend
         assert side.engine is not None
         side.engine.vllm = release
@@ -41,6 +46,7 @@ def test_a_declared_difference_is_shown_and_fails_nothing() -> None:
     assert {c.result for c in found.comparisons} == {"equal", "known", "follows"}
     (reported,) = declared_differences([known()], [found])
     assert (reported.seen, reported.effect) == (1, "seen in 1 comparisons")
+    assert (found.different, found.known_requests, found.within_tolerance) == (0, 1, 0)
 
 
 def test_one_that_did_not_happen_is_not_seen() -> None:
@@ -79,6 +85,15 @@ def test_an_undeclared_one_fails(changes: dict[str, Any]) -> None:
 )
 def test_what_it_covers(changes: dict[str, Any]) -> None:
     assert judge_pairs([], [compared("seed", known(**changes))]) == "pass"
+
+
+def test_a_class_has_the_differences_of_its_backend() -> None:
+    """Two classes of one backend have none between them."""
+    legacy = known(backend="legacy")
+    v2 = "vllm.v1.executor.ray_executor_v2:RayExecutorV2"
+    assert judge_pairs([], [compared("seed", known(), candidate=v2)]) == "pass"
+    assert judge_pairs([], [compared("seed", known(), candidate="mine:RayExecutorV2")]) == "fail"
+    assert judge_pairs([], [compared("seed", legacy, candidate=OUR_LEGACY)]) == "fail"
 
 
 def test_a_whole_request_can_be_one() -> None:

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from vllm_ray_compat.parity.answers import fault, first_fault, generated
+from vllm_ray_compat.parity.answers import fault, first_fault, generated, unmet
 from vllm_ray_compat.parity.drive import Driven, drive
+from vllm_ray_compat.parity.synthetic import synthetic_capture
 from vllm_ray_compat.parity.workloads import Prompt, Request, Workload
+
+from .helpers import output, result
 
 
 def request(name: str, **more: Any) -> Request:
@@ -184,3 +187,67 @@ def test_a_workload_that_proves_nothing_says_so() -> None:
     )
     one.preemptions = 1
     assert first_fault(workload, [generated("w", one)]) is None
+
+
+def test_a_workload_of_async_scheduling_wants_an_engine_that_has_it() -> None:
+    """vLLM turns it off by itself, on the CPU for one; two arms without it agree, too."""
+    workload = Workload(name="w", about="", expects=("async-scheduling",), requests=(request("r"),))
+    engine = synthetic_capture().engine
+    assert engine is not None
+    without, with_it = (engine.model_copy(update={"async_scheduling": x}) for x in (False, True))
+    assert unmet(workload, with_it) is None
+    assert unmet(workload, without) == "workload w: vLLM has turned async scheduling off"
+    assert unmet(workload.model_copy(update={"expects": ()}), without) is None
+
+
+class TestImagesThatMustBeSeen:
+    """A model that never gets an image answers all the same: two blind arms agree, too."""
+
+    def ask(self, *asked: tuple[str, str, int | None]) -> Workload:
+        return Workload(
+            name="w",
+            about="",
+            expects=("images",),
+            requests=tuple(
+                Request(
+                    id=name,
+                    prompt=Prompt(text=text, images=() if seed is None else ({"seed": seed},)),
+                )
+                for name, text, seed in asked
+            ),
+        )
+
+    def answers(self, *tokens: int) -> list[Any]:
+        return [
+            result(request=str(n), outputs=[output(token_ids=[t])]) for n, t in enumerate(tokens)
+        ]
+
+    def test_two_images_and_one_answer(self) -> None:
+        workload = self.ask(("a", "x", 1), ("b", "y", 1), ("c", "x", 2))
+        assert first_fault(workload, self.answers(5, 6, 7)) is None
+        assert first_fault(workload, self.answers(5, 5, 5)) == (
+            "workload w: a and c have other images, and one answer"
+        )
+
+    def test_an_image_and_none(self) -> None:
+        workload = self.ask(("a", "x", None), ("b", "x", 2))
+        assert first_fault(workload, self.answers(5, 5)) is not None
+
+    def test_the_same_image_has_the_same_answer(self) -> None:
+        workload = self.ask(("a", "x", 1), ("b", "x", 1), ("c", "x", 2))
+        assert first_fault(workload, self.answers(5, 5, 6)) is None
+
+    def test_images_that_nothing_shows(self) -> None:
+        workload = self.ask(("a", "x", 1), ("b", "y", 2))
+        assert first_fault(workload, self.answers(5, 6)) == (
+            "workload w: no two requests differ in their images alone"
+        )
+
+    def test_logprobs_alone_are_enough(self) -> None:
+        other = self.answers(5, 5)
+        other[1].outputs[0].logprobs = [[(5, -0.125, 1)]]
+        assert first_fault(self.ask(("a", "x", 1), ("b", "x", 2)), other) is None
+
+    def test_where_nothing_is_expected_nothing_is_asked(self) -> None:
+        workload = self.ask(("a", "x", 1), ("b", "x", 2)).model_copy(update={"expects": ()})
+        assert first_fault(workload, self.answers(5, 5)) is None

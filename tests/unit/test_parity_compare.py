@@ -163,6 +163,61 @@ def test_a_topology_that_one_folder_lacks_is_not_passed_over(tmp_path: Path) -> 
     assert found["verdict"] == "inconclusive"
 
 
+NOT_RUN = cap.NotRun(
+    workload="logprobs", requests=4, backend="legacy", why="it has no graph", source="vllm#1"
+)
+
+
+def _without(workload: str, one: cap.Capture) -> cap.Capture:
+    one.results = [r for r in one.results if r.workload.partition("@")[0] != workload]
+    return one
+
+
+def test_what_one_of_two_captures_left_out_as_declared_is_not_lost(a: Path) -> None:
+    left = _without("logprobs", made())
+    write_capture(left, a)
+    assert run(a, b(a)).exit_code == 1
+    left.header.not_run = [NOT_RUN]
+    write_capture(left, a)
+    for order in ((a, b(a)), (b(a), a)):
+        found = report(*order)
+        assert found["verdict"] == "pass"
+        assert [(n["workload"], n["backend"]) for n in found["not_run"]] == [("logprobs", "legacy")]
+        (verdict,) = found["topologies"]
+        assert verdict["not_run"] == ["logprobs"]
+        assert verdict["requests"] == len(left.results)
+        assert "logprobs" not in {c["workload"] for c in found["comparisons"]}
+        (known,) = found["known_differences"]
+        assert known["effect"] == "workload logprobs was not run"
+    assert "Known difference: legacy cannot run workload logprobs" in run(a, b(a)).stdout
+    # Of one that is not declared it is still missing.
+    write_capture(_without("greedy", left), a)
+    assert run(a, b(a)).exit_code == 1
+
+
+def test_a_profile_that_one_folder_lacks_counts_unless_it_was_left_out(tmp_path: Path) -> None:
+    def of_profile(one: cap.Capture) -> cap.Capture:
+        one.header.profile = "own"
+        return one
+
+    legacy = _on("tp2", _without("logprobs", made()))
+    v2 = [_on("tp2", _without("logprobs", made("v2"))), _on("tp2", of_profile(made("v2")))]
+    v2[1].results = [r for r in v2[1].results if r.workload == "logprobs"]
+    right = _folder(tmp_path / "b", v2[0])
+    write_capture(v2[1], right / "own.jsonl")
+    found = report(_folder(tmp_path / "a", legacy), right)
+    assert found["verdict"] == "inconclusive"
+    assert found["topologies"][0]["not_compared"] == len(v2[1].results)
+    assert "are of engine profiles that only one side has" in run(tmp_path / "a", right).stdout
+    # One capture, named, is compared with the one that belongs to it.
+    (file,) = (tmp_path / "a").glob("*.jsonl")
+    assert report(file, right)["verdict"] == "pass"
+    legacy.header.not_run = [NOT_RUN]
+    found = report(_folder(tmp_path / "c", legacy), right)
+    assert (found["verdict"], found["topologies"][0]["not_compared"]) == ("pass", 0)
+    assert found["topologies"][0]["not_run"] == ["logprobs"]
+
+
 def test_the_suite_beside_a_capture_counts(a: Path) -> None:
     suite = {
         "schema": "vllm_ray_compat.suite/1",

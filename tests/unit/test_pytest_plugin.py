@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
-from tests.unit.test_runner import ENGINE
+from tests.unit.test_runner import ENGINE, suite_file
 from vllm_ray_compat.parity import pytest_session  # noqa: F401 (once, for all runs in here)
 from vllm_ray_compat.parity.workloads import load_suite
 
@@ -130,6 +130,43 @@ def test_one_item_a_topology_and_workload_and_arms_once(session: Session) -> Non
     )
 
 
+def test_what_is_within_a_tolerance_passes_and_is_not_called_identical(
+    session: Session, tmp_path: Path
+) -> None:
+    done = session.run(
+        *("--parity-topology=tp2", "--parity-tolerance=logprobs=0.01"),
+        *("--parity-inject-fault=logprob", "--junit-xml", str(tmp_path / "junit.xml")),
+    )
+    done.assert_outcomes(passed=len(WORKLOADS))
+    assert lines_of(done, "tp2 mp vs mp: 4 of 5 workloads identical, 1 within tolerance; ")
+    results = [
+        (p.get("value"))
+        for p in ElementTree.parse(tmp_path / "junit.xml").iter("property")
+        if p.get("name") == "result"
+    ]
+    assert sorted(map(str, results)) == [*["equal"] * 4, "within tolerance"]
+
+
+@pytest.mark.parametrize(
+    ("unavailable", "why"),
+    [
+        ({"on": "cpu"}, "cannot run here: cpu cannot run it"),
+        ({"backend": "mp"}, "known difference: mp cannot run it"),
+    ],
+)
+def test_what_is_not_run_is_skipped_and_the_summary_says_why(
+    session: Session, tmp_path: Path, unavailable: dict[str, str], why: str
+) -> None:
+    suite = suite_file(tmp_path, unavailable)
+    done = session.run("--parity-topology=tp2", f"--parity-suite={suite}", "-rs")
+    done.assert_outcomes(passed=1, skipped=1)
+    why += ": it has no kernel for it (vLLM's documentation)"
+    assert lines_of(done, "tp2 mp vs mp: 1 of 2 workloads identical, 1 not run; ")
+    assert lines_of(done, f"not run: special: {why}") == [f"not run: special: {why}"]
+    assert any("SKIPPED" in line for line in lines_of(done, why))
+    assert session.arms() == of("tp2")
+
+
 def test_what_is_collected_starts_nothing(session: Session) -> None:
     done = session.run("--collect-only", "-q", here=True)
     assert [line for line in done.outlines if "::" in line] == ids("tp2", "pp2")
@@ -224,6 +261,7 @@ def test_a_failure_shows_the_first_divergence_and_a_rerun_starts_nothing(
         "vllm": "0.32.0",
         "torch": "2.13.0",
         "verdict": "fail",
+        "result": "different",
         "report": str(reports / "tp2" / "report.json"),
     }
 
@@ -237,6 +275,21 @@ def test_an_injected_fault_fails_its_item_and_nothing_else(
     done = session.run("--parity-topology=tp2", "--parity-inject-fault=logprob")
     done.assert_outcomes(failed=1, passed=len(WORKLOADS))
     assert lines_of(done, "workload logprobs, request top5: logprobs at position 7")
+
+
+def test_requests_of_ones_own_without_forcing(session: Session, pytester: pytest.Pytester) -> None:
+    """The workload is called as `parity run` calls it; a different token starts no further arm."""
+    body = {"prompt": "Go", "max_tokens": 8}
+    line = {"custom_id": "c0", "url": "/v1/completions", "body": body}
+    pytester.path.joinpath("traffic.jsonl").write_text(json.dumps(line) + "\n")
+    done = session.run(
+        *("--parity-topology=tp2", "--parity-requests=traffic.jsonl", "-v"),
+        *("--parity-no-forcing", "--parity-inject-fault=token"),
+    )
+    done.assert_outcomes(failed=1)
+    assert lines_of(done, "ray-parity::tp2::requests[mp] FAILED")
+    assert lines_of(done, "workload requests, request c0: token_ids at position ")
+    assert session.arms() == of("tp2")
 
 
 def test_noise_of_the_reference_is_no_pass(session: Session) -> None:
@@ -403,6 +456,9 @@ def test_an_interrupted_session_leaves_no_engine(session: Session, tmp_path: Pat
         (["--parity-model=/no/such/model"], "'/no/such/model' does not exist"),
         (["--parity-engine-arg=x"], "is not NAME=VALUE"),
         (["--parity-engine-arg=model=x"], "--engine-arg model cannot be set"),
+        (["--parity-requests=none.jsonl"], "none.jsonl: cannot be read as a batch file"),
+        (["--parity-tolerance=tokens=1"], "Unknown field with a tolerance 'tokens'"),
+        (["--parity-trace", "--parity-engine-core=process"], "--trace sees the steps"),
         (["--parity-engine-core=thread"], "Unknown engine core 'thread'"),
         (["--parity-arm-timeout=0"], "--parity-arm-timeout is in seconds"),
         (["--parity-parallel=0"], "--parity-parallel is a number"),

@@ -17,15 +17,17 @@ from rich.console import Console
 
 from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import folder
-from vllm_ray_compat.parity.compare import Comparison, Divergence
+from vllm_ray_compat.parity.capture import NotRun
+from vllm_ray_compat.parity.compare import Comparison, Divergence, Total
+from vllm_ray_compat.parity.noise import judge_kept
 from vllm_ray_compat.parity.report.console import print_report
-from vllm_ray_compat.parity.report.data import Report
+from vllm_ray_compat.parity.report.data import Report, known_of
 from vllm_ray_compat.parity.report.files import write_rendered, write_report
 from vllm_ray_compat.parity.report.html import render_html
 from vllm_ray_compat.parity.report.junit import render_junit
 from vllm_ray_compat.parity.report.markdown import escape, render_markdown
 from vllm_ray_compat.parity.report.read import ReportError, read_report
-from vllm_ray_compat.parity.report.summary import headline, matrix, reasons
+from vllm_ray_compat.parity.report.summary import LEGEND, Reason, headline, matrix, reasons
 from vllm_ray_compat.parity.report.text import plain_log, visible
 
 from . import reports
@@ -142,6 +144,186 @@ def test_junit_of_a_failure(failing: Report) -> None:
         assert case.result[0].message == "not compared: arm tp2pp2-candidate-v2 failed"
 
 
+def test_what_is_tolerated_or_known_is_never_called_equal() -> None:
+    report = reports.accepting()
+    assert report.verdict == "pass"
+    v2, mp = matrix(report).columns
+    cells = {name: (cell.state, cell.symbol, cell.label) for name, cell in v2.cells.items()}
+    assert cells == {
+        "greedy": ("equal", "✓", "4 equal"),
+        "seeded": ("known", "◊", "1 of 5 known"),
+        "logprobs": ("within tolerance", "±", "2 of 3 within tolerance"),
+        "chunked-prefill": ("equal", "✓", "2 equal"),
+    }
+    assert v2.cells["seeded"].why == "it rounds otherwise (vllm#1)"
+    assert {cell.state for cell in mp.cells.values()} == {"equal"}
+    assert headline(report) == (
+        "No answer of the candidates differs from the reference's by more than was declared: "
+        "25 of 28 are identical, 2 equal within a declared tolerance, 1 different as declared, and "
+        "the reference is identical to itself."
+    )
+    assert [r.text for r in reasons(report) if "v2 against" in r.text] == [
+        "tp2: v2 against legacy: 1 of 14 known, 2 of 14 within tolerance, the others identical."
+    ]
+    text = console(report)
+    assert "1 of 14 known, 2 of 14 within tolerance" in text
+    assert "2 of 14 requests are within tolerance, not equal." in text
+    assert "1 of 14 requests differ, and only as declared." in text
+    rows = rows_of(render_markdown(report))[0]
+    assert rows[2][:3] == ["seeded", "◊ 1 of 5 known", "✓ 5 equal"]
+    assert rows[3][:3] == ["logprobs", "± 2 of 3 within tolerance", "✓ 3 equal"]
+    assert LEGEND in render_markdown(report)
+    page = page_of(report).text
+    for words in ("◊1 of 5 known", "±2 of 3 within tolerance", "not equal.", LEGEND):
+        assert words in page
+
+
+def test_junit_of_what_is_tolerated_or_known() -> None:
+    suite = next(iter(JUnitXml.fromstring(render_junit(reports.accepting()))))
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (4, 0, 0, 0)
+    said = {case.name: str(case.system_out or "").splitlines() for case in suite}
+    assert said["greedy"] == []
+    assert said["seeded"][0] == "1 of 5 known"
+    assert said["seeded"][1].startswith("known: tp2 legacy vs v2, workload seeded, request r1: tok")
+    assert said["seeded"][1].endswith(": 8 became 9 (it rounds otherwise (vllm#1))")
+    assert said["logprobs"][0] == "2 of 3 within tolerance"
+    assert len(said["logprobs"]) == 3
+
+
+def test_a_headline_says_of_the_reference_what_was_measured(passing: Report) -> None:
+    assert headline(passing).endswith("bit for bit, and the reference is identical to itself.")
+    unknown = passing.model_copy(update={"noise_floor": passing.noise_floor[:1]})
+    assert headline(unknown).endswith("identical to the reference's, bit for bit.")
+    floors = [f.model_copy(update={"within_tolerance": 2}) for f in passing.noise_floor]
+    tolerated = passing.model_copy(update={"noise_floor": floors})
+    assert headline(tolerated).endswith("the reference agrees with itself within that tolerance.")
+    assert "14 requests, 0 differences, 2 answers within tolerance." in console(tolerated)
+    assert "│ 2 within tolerance " in console(tolerated)
+    assert (
+        "equal in 14 requests, 2 answers of them only within tolerance" in page_of(tolerated).text
+    )
+    assert rows_of(render_markdown(tolerated))[2][1][4:6] == ["0", "2"]
+
+
+def test_reasons_name_ranks_placed_otherwise_and_what_was_not_compared(passing: Report) -> None:
+    placed = passing.comparisons[0].model_copy(
+        update={"workload": "(placement)", "request": "rank 1", "result": "different"}
+    )
+    verdicts = [v.model_copy(update={"not_compared": 3}) for v in passing.topologies[:1]]
+    update = {"placement": [placed], "topologies": [*verdicts, *passing.topologies[1:]]}
+    found = reasons(passing.model_copy(update=update))
+    assert found[:2] == [
+        Reason("against", "tp2: v2 against legacy: placed otherwise: rank 1."),
+        Reason("open", "tp2: v2 against legacy: 3 requests were not compared."),
+    ]
+    assert {r.kind for r in found[2:]} == {"for"}
+
+
+def test_a_request_that_is_known_and_within_tolerance_counts_once() -> None:
+    report = reports.accepting()
+    kept = [c for c in report.comparisons if (c.workload, c.candidate) == ("seeded", "v2")]
+    (known,) = [c for c in kept if c.result == "known"]
+    kept.append(known.model_copy(update={"field": "logprobs", "result": "within-tolerance"}))
+    pair = known.model_dump(include={"topology", "reference", "candidate", "workload"})
+    totals = [
+        Total(**pair, field="token_ids", equal=4, known=1),
+        Total(**pair, field="logprobs", equal=4, within_tolerance=1),
+        Total(**pair, field="present", equal=5),
+    ]
+    assert judge_kept([], kept, totals).label == "1 of 5 known"
+
+
+def test_of_more_than_was_kept_one_by_one_the_least_is_told() -> None:
+    report = reports.accepting()
+    total = {**report.comparisons[0].model_dump(include={"topology", "reference", "candidate"})}
+    kept = [c for c in report.comparisons if (c.workload, c.candidate) == ("logprobs", "v2")]
+
+    def judged(**counts: int) -> str:
+        totals = [Total(**total, workload="logprobs", field="logprobs", **counts)]
+        totals.append(Total(**total, workload="logprobs", field="present", equal=900))
+        return judge_kept([], kept, totals).label
+
+    assert judged(equal=898, within_tolerance=2) == "2 of 900 within tolerance"
+    assert judged(equal=200, within_tolerance=700) == "at least 700 of 900 within tolerance"
+    assert judged(equal=200, within_tolerance=2, known=698).startswith("at least 698 of 900 known")
+    assert judged(equal=200, different=700) == "at least 700 of 900 differ"
+
+
+SLEEP = NotRun(
+    workload="sleep", requests=3, platform="cpu", why="it has no sleep mode", source="cpu_worker.py"
+)
+
+
+def test_a_workload_that_cannot_run_here_is_in_every_form(passing: Report) -> None:
+    report = reports.leaving_out(passing, SLEEP)
+    told = "cpu cannot run it: it has no sleep mode (cpu_worker.py)"
+    made = matrix(report)
+    assert made.workloads == [*reports.WORKLOADS, "sleep"]
+    for column in made.columns:
+        cell = column.cells["sleep"]
+        assert (cell.state, cell.symbol, cell.label) == ("cannot run here", "⊘", "cannot run here")
+        assert column.cells["greedy"].state == "equal"
+    assert headline(report).endswith("1 of 5 workloads was not run: sleep (it has no sleep mode).")
+    assert reasons(report)[0] == Reason("open", f"Workload sleep was not run: {told}.")
+    assert f"Not run: workload sleep (3 requests): {told}.\n" in console(report)
+    page = page_of(report).text
+    assert "1 of 5 workloads was not run" in page
+    assert "⊘cannot run here" in page
+    workloads = rows_of(render_markdown(report))[0]
+    assert workloads[5] == ["sleep", *["⊘ cannot run here"] * 6]
+    for suite in JUnitXml.fromstring(render_junit(report)):
+        assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (5, 0, 0, 1)
+        (skipped,) = next(case for case in suite if case.name == "sleep").result
+        assert skipped.message == f"cannot run here: {told}"
+
+
+def test_what_a_backend_cannot_run_is_a_known_difference_in_every_form(passing: Report) -> None:
+    one = NotRun(
+        workload="embeds", requests=2, backend="legacy", why="no graph for it", source="vllm#1"
+    )
+    (known,) = known_of([one, SLEEP])
+    report = reports.leaving_out(passing, one)
+    report = report.model_copy(update={"known_differences": [known]})
+    cell = matrix(report).columns[0].cells["embeds"]
+    assert (cell.state, cell.symbol, cell.label) == ("known difference", "⊘", "known difference")
+    assert headline(report).endswith("1 of 5 workloads was not run: embeds (no graph for it).")
+    (line,) = [line for line in console(report).splitlines() if "embeds" in line]
+    assert line == (
+        "Known difference: legacy cannot run workload embeds: no graph for it; workload embeds was "
+        "not run (vllm#1)."
+    )
+    row = ["legacy", "cannot run workload embeds: no graph for it"]
+    row += ["workload embeds was not run", "vllm#1"]
+    assert rows_of(render_markdown(report))[-1][1] == row
+    assert rows_of(render_markdown(report))[0][5][1] == "⊘ known difference"
+    assert "".join(row) in page_of(report).text.replace("\n", "")
+    for suite in JUnitXml.fromstring(render_junit(report)):
+        (skipped,) = next(case for case in suite if case.name == "embeds").result
+        assert skipped.message == (
+            "known difference: legacy cannot run it: no graph for it (vllm#1)"
+        )
+    text = render_junit(report).decode()
+    assert text.count("Known difference: legacy cannot run workload embeds") == 6
+
+
+def test_workloads_left_out_for_one_reason_are_told_together(failing: Report) -> None:
+    other = SLEEP.model_copy(update={"workload": "wake"})
+    report = reports.leaving_out(failing, SLEEP, other)
+    assert headline(report) == (
+        "4 of 56 answers differ from the reference's and 1 of 10 arms failed. "
+        "2 of 6 workloads were not run: sleep, wake (it has no sleep mode)."
+    )
+
+
+def test_a_report_from_before_it_named_them_is_read(passing: Report, tmp_path: Path) -> None:
+    data = passing.to_json()
+    del data["not_run"]
+    for verdict in data["topologies"]:
+        del verdict["not_run"]
+    (tmp_path / "report.json").write_text(json.dumps(data))
+    assert read_report(tmp_path) == passing
+
+
 def test_junit_names_an_arm_of_a_topology_without_a_candidate() -> None:
     failed = reports.failed_arm("tp2", "legacy", "reference", "environment: no GPU", [])
     report = reports.Builder().report(arms=[failed], environment_failure=True)
@@ -188,7 +370,7 @@ def test_markdown(failing: Report) -> None:
         *("tp2", "v2 vs legacy", "seeded", "r1"),
         "token_ids at position 11: 8 became 9",
     ]
-    assert noise[2][4:] == ["1", "text at position 24: 'end' became '!'"]
+    assert noise[2][4:] == ["1", "0", "text at position 24: 'end' became '!'"]
     assert gaps[2][:4] == ["tp2", "v2 vs legacy", "648", "0.84"]
     assert known[1][0] == "legacy"
     assert "Fatal Python error: Segmentation fault" in text

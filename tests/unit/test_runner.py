@@ -173,6 +173,62 @@ def test_equal_arms_pass(cli: Cli, tmp_path: Path) -> None:
     }
 
 
+def suite_file(tmp_path: Path, unavailable: dict[str, str]) -> Path:
+    """A suite of two workloads, the second of which says where it cannot run."""
+    request = {"id": "r", "prompt": {"text": "Go"}, "sampling": {"max_tokens": 8}}
+    workloads = [
+        {"name": "plain", "about": "", "requests": [request]},
+        {"name": "special", "about": "", "profile": "own", "requests": [request]},
+    ]
+    reason = {"why": "it has no kernel for it", "source": "vLLM's documentation"}
+    profiles = {"own": {"about": "", "unavailable": [{**reason, **unavailable}]}}
+    path = tmp_path / "mine.json"
+    path.write_text(
+        json.dumps(
+            {
+                "schema": "vllm_ray_compat.suite/1",
+                "name": "mine",
+                "profiles": profiles,
+                "workloads": workloads,
+            }
+        )
+    )
+    return path
+
+
+def test_what_the_platform_cannot_run_is_told_and_costs_no_arm(cli: Cli, tmp_path: Path) -> None:
+    done = cli("--suite", str(suite_file(tmp_path, {"on": "cuda"})))
+    assert done.returncode == 0, done.stdout + done.stderr
+    why = "cuda cannot run it: it has no kernel for it (vLLM's documentation)"
+    assert f"Not run: workload special (1 requests): {why}." in done.stdout
+    report = read(tmp_path / "report")
+    assert [w["name"] for w in report["workloads"]] == ["plain"]
+    assert {arm["profile"] for arm in report["arms"]} == {"default"}
+    (one,) = report["not_run"]
+    assert (one["workload"], one["requests"], one["platform"]) == ("special", 1, "cuda")
+    assert report["topologies"][0]["not_run"] == ["special"]
+    assert "1 of 2 workloads was not run" in (tmp_path / "report" / "report.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("backend", "profiles"), [("mp", ["default"]), ("v2", ["default", "own"])])
+def test_what_a_backend_cannot_run_is_left_out_where_it_takes_part(
+    cli: Cli, tmp_path: Path, backend: str, profiles: list[str]
+) -> None:
+    done = cli("--suite", str(suite_file(tmp_path, {"backend": backend, "vllm": ">=0.20"})))
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = read(tmp_path / "report")
+    assert sorted({arm["profile"] for arm in report["arms"]}) == profiles
+    left_out = [] if "own" in profiles else ["special"]
+    assert [one["workload"] for one in report["not_run"]] == left_out
+    told = (
+        "Known difference: mp cannot run workload special: it has no kernel for it; workload "
+        "special was not run (vLLM's documentation)."
+    )
+    assert (told in done.stdout) == bool(left_out)
+    known = [k for k in report["known_differences"] if k["workload"] == "special"]
+    assert [k["backend"] for k in known] == ["mp"] * len(left_out)
+
+
 def test_json_is_one_object_and_nothing_else(cli: Cli) -> None:
     assert json.loads(cli("--json").stdout)["schema"] == "vllm_ray_compat.report/2"
 
@@ -324,9 +380,10 @@ def test_a_crash_at_any_time_is_a_failure(cli: Cli, engine: str, words: str) -> 
 
 
 def test_a_hang_at_exit_is_a_failure(cli: Cli, tmp_path: Path) -> None:
-    done = cli(engine="import atexit, time\nif Role.candidate: atexit.register(time.sleep, 300)")
+    engine = "import atexit, time\nif Role.candidate: atexit.register(time.sleep, 300)"
+    done = cli("--arm-timeout", "60", engine=engine)
     assert done.returncode == 1
-    assert "hang: still there 20 s after the end of the suite" in done.stdout
+    assert "hang: still there 12 s after the end of the suite (a fifth of --" in done.stdout
 
 
 @pytest.mark.parametrize("damage", [b"\xff\xfe\n", b"oops\n", b'{"kind": "end"'])
@@ -534,6 +591,28 @@ def test_two_python_environments_in_one_run(cli: Cli, tmp_path: Path) -> None:
     report = json.loads(done.stdout)
     assert [v["candidate"] for v in report["topologies"]] == ["mp@0.32.0"]
     assert (tmp_path / "report" / "tp2-candidate-mp@0.32.0.jsonl").is_file()
+
+
+def test_a_recording_says_what_it_left_out(environ: dict[str, str], tmp_path: Path) -> None:
+    suite = suite_file(tmp_path, {"backend": "mp"})
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "vllm_ray_compat", "parity", "record", "--backend", "mp"),
+            *("--topology", "tp2", "--suite", str(suite), "--report-dir", str(tmp_path / "kept")),
+        ],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        "workload special: not run, known difference: mp cannot run it: it has no kernel for it "
+        "(vLLM's documentation)"
+    ) in done.stdout
+    (capture,) = (tmp_path / "kept").glob("*.jsonl")
+    header = json.loads(capture.read_text().partition("\n")[0])
+    assert [(one["workload"], one["backend"]) for one in header["not_run"]] == [("special", "mp")]
 
 
 def test_one_executor_can_be_recorded(environ: dict[str, str], tmp_path: Path) -> None:

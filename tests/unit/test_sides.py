@@ -82,3 +82,18 @@ def test_no_interpreter(python: str) -> None:
 def test_no_such_backend() -> None:
     with pytest.raises(RaycompatError, match="Did you mean 'legacy'"):
         sides.resolve("legcay@/usr/bin/python3")
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [
+        ("legacy", "legacy"),
+        ("mp", "mp"),
+        ("vllm_ray_compat.executors.ray_legacy:RayLegacyExecutor", "legacy"),
+        ("vllm.v1.executor.ray_executor_v2:RayExecutorV2", "v2"),
+        ("vllm.v1.executor.multiproc_executor:MultiprocExecutor", "mp"),
+        ("mine:Executor", "mine:Executor"),
+    ],
+)
+def test_a_class_is_known_as_the_backend_that_it_is(backend: str, kind: str) -> None:
+    assert sides.Side(backend, backend, "0.32.0", True).kind == kind

@@ -1,21 +1,36 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from vllm_ray_compat.parity import tiny_model
+from vllm_ray_compat.parity import tiny_model, tiny_vision
 from vllm_ray_compat.parity.models import ModelError, find_model
 
+_FILES = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+_PROCESSOR = ["preprocessor_config.json", "processor_config.json"]
 
-def test_the_same_bytes_every_time(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize(
+    ("write", "files"),
+    [
+        (tiny_model.write_tiny_model, _FILES),
+        (tiny_model.write_tiny_moe, _FILES),
+        (tiny_vision.write_tiny_vision, sorted(_FILES + _PROCESSOR)),
+    ],
+    ids=["tiny", "tiny-moe", "tiny-vision"],
+)
+def test_the_same_bytes_every_time(
+    tmp_path: Path, write: Callable[[Path], None], files: list[str]
+) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one, other):
         folder.mkdir()
-        tiny_model.write_tiny_model(folder)
+        write(folder)
     names = sorted(p.name for p in one.iterdir())
-    assert names == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    assert names == files
     for name in names:
         assert (one / name).read_bytes() == (other / name).read_bytes()
 
@@ -24,6 +39,43 @@ def test_splits_into_four_ranks_and_four_stages() -> None:
     assert tiny_model.HEADS % 4 == 0
     assert tiny_model.KV_HEADS % 4 == 0
     assert tiny_model.LAYERS % 4 == 0
+    assert tiny_vision.VISION_HEADS % 4 == 0
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vision")
+    tiny_vision.write_tiny_vision(folder)
+    return folder
+
+
+class TestTheModelThatSees:
+    def test_its_image_token_is_one_token_and_the_one_of_its_configuration(
+        self, seeing: Path
+    ) -> None:
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(seeing / "tokenizer.json"))
+        config = json.loads((seeing / "config.json").read_text())
+        assert tokenizer.encode("<image>").ids == [config["image_token_index"]]
+        assert tokenizer.get_vocab_size() == config["text_config"]["vocab_size"]
+
+    def test_an_image_is_as_many_positions_for_the_processor_as_for_the_model(
+        self, seeing: Path
+    ) -> None:
+        config = json.loads((seeing / "config.json").read_text())
+        processor = json.loads((seeing / "processor_config.json").read_text())
+        assert processor["num_query_tokens"] == config["num_query_tokens"] == tiny_vision.QUERIES
+
+    def test_it_is_small(self, seeing: Path) -> None:
+        assert sum(p.stat().st_size for p in seeing.iterdir()) < 6_000_000
+
+    def test_its_language_model_is_the_tiny_one(self, seeing: Path) -> None:
+        from safetensors.numpy import load_file
+
+        weights = load_file(seeing / "model.safetensors")
+        for name, array in tiny_model.llama_weights().items():
+            assert (weights[f"language_model.{name}"] == array).all()
 
 
 def test_the_vocabulary_is_the_tokenizers(tmp_path: Path) -> None:
@@ -60,9 +112,12 @@ def test_cache_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert tiny_model.cache_root() == tmp_path / "vllm-ray-compat"
 
 
-def test_tiny_runs_in_float32(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["tiny", "tiny-moe", "tiny-vision"])
+def test_tiny_models_run_in_float32(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    model = find_model("tiny")
+    model = find_model(name)
     assert (model.heads, model.layers, model.engine_args) == (8, 4, {"dtype": "float32"})
 
 

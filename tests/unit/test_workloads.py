@@ -7,7 +7,13 @@ import pytest
 
 from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import tiny_model
-from vllm_ray_compat.parity.workloads import SuiteError, load_suite, parse_suite, suite_names
+from vllm_ray_compat.parity.workloads import (
+    SuiteError,
+    Unavailable,
+    load_suite,
+    parse_suite,
+    suite_names,
+)
 
 
 def test_smoke_covers_what_the_first_version_promises() -> None:
@@ -79,8 +85,44 @@ def test_embeddings_are_the_same_numbers_everywhere() -> None:
     ]
 
 
+def _with_images(*images: object) -> str:
+    return _prompt(text="x", images=images)
+
+
 def test_a_suite_as_a_user_writes_it() -> None:
     assert parse_suite(_suite(), "f.json").workloads[0].requests[0].prompt.render() == "x"
+
+
+@pytest.mark.parametrize(
+    ("unavailable", "fault"),
+    [
+        ({"why": "x", "source": "y"}, "unavailable.0: .*Name a platform .on., a backend, or both"),
+        ({"backend": "v3", "why": "x", "source": "y"}, "unavailable.0.backend: Input should be"),
+        ({"on": "cpu", "vllm": "0.32", "why": "x", "source": "y"}, "is no version specifier"),
+        ({"on": "cpu", "why": "x", "source": ""}, "unavailable.0.source: String should have at"),
+    ],
+)
+def test_a_bad_word_on_what_cannot_run_it_says_where(unavailable: dict, fault: str) -> None:
+    request = {"id": "a", "prompt": {"text": ""}}
+    workload = {"name": "w", "about": "", "requests": [request], "unavailable": [unavailable]}
+    with pytest.raises(SuiteError, match=fault):
+        parse_suite(_suite(workloads=[workload]), "f.json")
+
+
+@pytest.mark.parametrize(
+    ("declared", "holds"),
+    [
+        ({"on": "cpu"}, {"legacy cpu", "v2 cpu"}),
+        ({"backend": "legacy"}, {"legacy cpu", "legacy cuda"}),
+        ({"backend": "legacy", "on": "cpu"}, {"legacy cpu"}),
+        ({"backend": "legacy", "vllm": ">=0.33"}, set()),
+        ({"on": "cpu", "vllm": "<0.33"}, {"legacy cpu", "v2 cpu"}),
+    ],
+)
+def test_where_a_workload_cannot_run(declared: dict, holds: set[str]) -> None:
+    one = Unavailable(why="x", source="y", **declared)
+    sides = [(b, p) for b in ("legacy", "v2") for p in ("cpu", "cuda")]
+    assert {f"{b} {p}" for b, p in sides if one.applies(b, p, "0.32.0+cpu")} == holds
 
 
 @pytest.mark.parametrize(
@@ -102,7 +144,22 @@ def test_a_suite_as_a_user_writes_it() -> None:
         (_prompt(text="x", embeddings={"tokens": 2}), "a prompt is one of text, token_ids, mess"),
         (_prompt(embeddings={"tokens": 0}), "requests.0.prompt.embeddings.tokens: "),
         (_prompt(embeddings={"tokens": 2}, times=3), "times repeats a text or token ids; embeddi"),
+        (
+            _prompt(embeddings={"tokens": 2}, images=[{"seed": 1}]),
+            "images go with a text, token ids or messages, not with embeddings",
+        ),
         (_prompt(messages=[{"role": "user"}], times=3), "times repeats a text or token ids; mess"),
+        (
+            _with_images({"size": [0, 8], "seed": 1}),
+            "workloads.0.requests.0.prompt.images.0.size.0: Input should be greater than or equal",
+        ),
+        (
+            _with_images({"seed": 1}, {"size": [8, 5000], "seed": 1}),
+            "workloads.0.requests.0.prompt.images.1.size.1: Input should be less than or equal",
+        ),
+        (_with_images({"size": [8, 8]}), "prompt.images.0.seed: Field required"),
+        (_with_images({"seed": -1}), "prompt.images.0.seed: Input should be greater than or equal"),
+        (_with_images({"seed": 1, "file": "cat.png"}), "prompt.images.0.file: Extra inputs"),
         (
             _suite(
                 workloads=[

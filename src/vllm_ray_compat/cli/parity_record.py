@@ -60,6 +60,8 @@ def record(
     ran = watched(checked, runner.run_arms)
     for outcome in ran.outcomes:
         typer.echo(f"{outcome.spec.capture}: {outcome.failure or 'complete'}")
+    for one in checked.not_run.values():
+        typer.echo(f"workload {one.workload}: not run, {one.state}: {one.told}")
     if any(outcome.environment for outcome in ran.outcomes):
         raise typer.Exit(EXIT_ENVIRONMENT)
     if any(outcome.failure for outcome in ran.outcomes):

@@ -60,7 +60,10 @@ def run(
         typer.Option(help="Use this Ray cluster instead of starting one; it is left running."),
     ] = None,
     arm_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds after which an arm counts as hanging.")
+        float,
+        typer.Option(
+            min=1, help="Seconds after which an arm counts as hanging; for each engine it has."
+        ),
     ] = 300.0,
     engine_core: Annotated[
         str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 from vllm_ray_compat.parity import capture as cap
@@ -97,6 +98,13 @@ def fault(request: Request, result: cap.Result) -> str | None:
     return None
 
 
+def unmet(workload: Workload, engine: cap.Engine) -> str | None:
+    """Say what *workload* expects of its engine that *engine* is not, or None."""
+    if "async-scheduling" in workload.expects and not engine.async_scheduling:
+        return f"workload {workload.name}: vLLM has turned async scheduling off"
+    return None
+
+
 def first_fault(workload: Workload, results: Sequence[cap.Result]) -> str | None:
     """Return the first :func:`fault` of a workload as a whole sentence, or None."""
     for request, result in zip(workload.requests, results, strict=True):
@@ -107,7 +115,28 @@ def first_fault(workload: Workload, results: Sequence[cap.Result]) -> str | None
     seen = [r.preemptions for r in results if r.preemptions is not None]
     if "preemption" in workload.expects and seen and not any(seen):
         return f"workload {workload.name}: no request was preempted; the KV cache is too large"
+    if "images" in workload.expects and (what := _unseen_image(workload, results)) is not None:
+        return f"workload {workload.name}: {what}"
     return None
+
+
+def _unseen_image(workload: Workload, results: Sequence[cap.Result]) -> str | None:
+    """Say which requests differ in their images alone and answer alike, or that there are none."""
+    compared = False
+    asked = list(zip(workload.requests, results, strict=True))
+    for (one, its), (other, others) in combinations(asked, 2):
+        if one.prompt.images == other.prompt.images or _words(one) != _words(other):
+            continue
+        compared = True
+        if (its.outputs, its.embedding) == (others.outputs, others.embedding):
+            return f"{one.id} and {other.id} have other images, and one answer"
+    return None if compared else "no two requests differ in their images alone"
+
+
+def _words(request: Request) -> Request:
+    """Return *request* without its name and its images."""
+    prompt = request.prompt.model_copy(update={"images": ()})
+    return request.model_copy(update={"id": "", "prompt": prompt})
 
 
 def _logprobs(positions: Any) -> cap.Logprobs | None:

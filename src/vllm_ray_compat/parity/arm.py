@@ -23,17 +23,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from vllm_ray_compat.parity import capture as cap
-from vllm_ray_compat.parity.answers import embedded, first_fault, generated
+from vllm_ray_compat.parity.answers import embedded, first_fault, generated, unmet
 from vllm_ray_compat.parity.asking import operate, prepare, prompt_of
+from vllm_ray_compat.parity.backends import MP, MP_EXECUTOR, is_class, short_name
 from vllm_ray_compat.parity.drive import drive
 from vllm_ray_compat.parity.lora import lora_requests
 from vllm_ray_compat.parity.topology import parse_topology
 from vllm_ray_compat.parity.trace import ENDING, Tracer
 from vllm_ray_compat.parity.workloads import DEFAULT_PROFILE, Suite, Workload, parse_suite
 from vllm_ray_compat.schedule import COMPAT_EXECUTORS, REPAIRED_EXECUTORS, VLLM_EXECUTORS, Backend
-
-MP = "mp"
-MP_EXECUTOR = "vllm.v1.executor.multiproc_executor:MultiprocExecutor"
 
 #: Class of the Ray actor that hosts a worker -> executor that created it.
 _EXECUTOR_OF_ACTOR = {
@@ -63,7 +61,7 @@ class ArmSpec(BaseModel):
     engine_core: Literal["inproc", "process"] = "inproc"
     engine_args: dict[str, Any] = {}
     profile: str = DEFAULT_PROFILE
-    left_out: list[str] = []
+    not_run: list[cap.NotRun] = []
     side: str = ""
     python: str | None = None
     vllm: str = ""
@@ -111,6 +109,7 @@ def main(argv: list[str]) -> int:
                 model=spec.model,
                 engine_core=spec.engine_core,
                 started_at=time.time(),
+                not_run=spec.not_run,
             )
         )
         try:
@@ -154,9 +153,12 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
         raise ArmFailedError("workload", f"an adapter cannot be made: {error!r}") from error
     took: dict[str, float] = {}
     tracer = _tracer(llms[0], spec) if spec.trace else None
+    left_out = {one.workload for one in spec.not_run}
     for workload in suite.of_profile(spec.profile):
-        if workload.name in spec.left_out:
+        if workload.name in left_out:
             continue
+        if (what := unmet(workload, engine)) is not None:
+            raise ArmFailedError("workload", what)
         for number, llm in enumerate(llms, 1):
             name = workload.name if number == 1 else f"{workload.name}@{number}"
             out.phase("workload", name)
@@ -216,16 +218,6 @@ def engine_arguments(spec: ArmSpec, suite: Suite) -> dict[str, Any]:
         "distributed_executor_backend": executor_backend(spec.backend),
         "worker_extension_cls": "vllm_ray_compat.parity.worker_probe.WorkerProbe",
     }
-
-
-def is_class(backend: str) -> bool:
-    """Say whether *backend* names an executor class itself, as ``module:Class``."""
-    return ":" in backend
-
-
-def short_name(backend: str) -> str:
-    """Return what *backend* is called in displays and file names: of a class, its name."""
-    return backend.rpartition(":")[2]
 
 
 def executor_backend(backend: str) -> Any:

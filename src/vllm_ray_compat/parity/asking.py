@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm_ray_compat.parity.workloads import Embeddings, Operation, Request, Workload
+from vllm_ray_compat.parity.workloads.images import Image
 
 
 class OperationError(Exception):
@@ -39,11 +40,22 @@ def prompt_of(llm: Any, request: Request) -> Any:
     """Return the prompt as vLLM takes it, chat messages rendered by the model's own template."""
     if request.prompt.embeddings is not None:
         return {"prompt_embeds": _tensor(llm, request.prompt.embeddings)}
-    if request.prompt.messages is None:
-        return request.prompt.render()
-    return llm.get_tokenizer().apply_chat_template(
-        request.prompt.render(), tokenize=False, add_generation_prompt=True
-    )
+    prompt = request.prompt.render()
+    if request.prompt.messages is not None:
+        prompt = llm.get_tokenizer().apply_chat_template(
+            prompt, tokenize=False, add_generation_prompt=True
+        )
+    if not request.prompt.images:
+        return prompt
+    with_images = {"prompt": prompt} if isinstance(prompt, str) else prompt
+    return {**with_images, "multi_modal_data": {"image": pictures(request.prompt.images)}}
+
+
+def pictures(images: Sequence[Image]) -> list[Any]:
+    """Return the images as Pillow's, which vLLM brings."""
+    from PIL import Image as Pillow
+
+    return [Pillow.frombytes("RGB", image.size, image.pixels()) for image in images]
 
 
 def _tensor(llm: Any, embeddings: Embeddings) -> Any:

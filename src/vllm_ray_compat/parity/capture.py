@@ -36,6 +36,43 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def of_suite(workload: str) -> str:
+    """Return a workload as the suite names it: of several engines, each has a ``name@2`` of it."""
+    return workload.partition("@")[0]
+
+
+class NotRun(_Record):
+    """A workload of the suite that a run leaves out, because something in it cannot run it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    workload: str
+    requests: int
+    backend: str | None = Field(
+        default=None,
+        description="Whose known difference it is: it cannot run it by design. None: no executor "
+        "can, on that platform.",
+    )
+    platform: str | None = Field(default=None, description="Where that is so. None: everywhere.")
+    why: str
+    source: str
+
+    @property
+    def state(self) -> Literal["cannot run here", "known difference"]:
+        """What this says of the workload."""
+        return "cannot run here" if self.backend is None else "known difference"
+
+    @property
+    def what(self) -> str:
+        """What cannot run it: ``legacy``, ``cpu`` or ``legacy on cpu``."""
+        return " on ".join(filter(None, (self.backend, self.platform)))
+
+    @property
+    def told(self) -> str:
+        """What cannot run it, why, and where that is documented or was measured."""
+        return f"{self.what} cannot run it: {self.why} ({self.source})"
+
+
 class Header(_Record):
     """The first record: what the arm was asked for."""
 
@@ -49,6 +86,13 @@ class Header(_Record):
     model: str
     engine_core: str
     started_at: float = Field(description="Seconds since the epoch.")
+    not_run: list[NotRun] = Field(
+        default=[], description="Workloads that all arms of the run leave out, and why."
+    )
+
+    def leaves_out(self, workload: str) -> bool:
+        """Say whether *workload* is one that was left out."""
+        return any(one.workload == of_suite(workload) for one in self.not_run)
 
 
 class Phase(_Record):

@@ -128,7 +128,10 @@ class Compared:
     not_compared: int = 0
     #: Whether one of the arms did not get to its end.
     partial: bool = False
+    #: Requests of which a field differs; of the others, those with one that differs as declared;
+    #: of the rest, those with one that is within a tolerance.
     different: int = 0
+    known_requests: int = 0
     within_tolerance: int = 0
     comparisons: list[Comparison] = field(default_factory=list)
     placement: list[Comparison] = field(default_factory=list)
@@ -217,11 +220,16 @@ class Compared:
         if result == "different":
             self.differing.add(key)
 
-    def differs(self, key: Key) -> None:
-        """Take in that a request differs."""
-        self.different += 1
-        if len(self.differing) < self.keep.requests:
-            self.differing.add(key)
+    def take(self, key: Key, results: Sequence[Outcome]) -> None:
+        """Take in how all fields of a request came out, of which not all are equal."""
+        if "different" in results:
+            self.different += 1
+            if len(self.differing) < self.keep.requests:
+                self.differing.add(key)
+        elif "known" in results:
+            self.known_requests += 1
+        elif "within-tolerance" in results:
+            self.within_tolerance += 1
 
     def _names(self) -> dict[str, str]:
         return {
@@ -332,7 +340,10 @@ def compare_sources(
 def _compare_pair(compared: Compared, pair: Pair, reference: Source, candidate: Source) -> None:
     key = pair.key
     if pair.left is None or pair.right is None:
-        if (reference if pair.left is None else candidate).partial:
+        lacking = reference if pair.left is None else candidate
+        if lacking.header.leaves_out(key.workload):
+            return
+        if lacking.partial:
             compared.not_compared += 1
             return
         compared.requests += 1
@@ -341,8 +352,7 @@ def _compare_pair(compared: Compared, pair: Pair, reference: Source, candidate: 
             reference=pair.left is not None,
             candidate=pair.right is not None,
         )
-        if compared.add(key, "present", Finding("different", divergence)) == "different":
-            compared.differs(key)
+        compared.take(key, [compared.add(key, "present", Finding("different", divergence))])
         return
     compared.requests += 1
     findings = {"present": EQUAL, "order": EQUAL}
@@ -362,11 +372,7 @@ def _compare_pair(compared: Compared, pair: Pair, reference: Source, candidate: 
     if all(finding is EQUAL for finding in findings.values()):
         compared.add_equal(key)
         return
-    results = [compared.add(key, name, findings.get(name, EQUAL)) for name in FIELDS]
-    if "different" in results:
-        compared.differs(key)
-    elif "within-tolerance" in results:
-        compared.within_tolerance += 1
+    compared.take(key, [compared.add(key, name, findings.get(name, EQUAL)) for name in FIELDS])
 
 
 def _tokens_compared(one: cap.Result, other: cap.Result) -> int:

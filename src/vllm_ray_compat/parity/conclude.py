@@ -71,7 +71,7 @@ def _expected_results(checked: Plan, profile: str) -> int:
     asked = sum(
         len(workload.requests)
         for workload in checked.suite.of_profile(profile)
-        if workload.name not in checked.unavailable
+        if workload.name not in checked.not_run
     )
     return asked * checked.suite.profile(profile).engines
 
@@ -114,7 +114,7 @@ def conclude(
         arms = [_arm(o, captures[o.spec.label]) for o in outcomes]
     verdicts = [verdict for one in found for verdict in one.verdicts]
     for topology in map(str, checked.topologies):
-        verdicts += _not_run(checked, topology, outcomes)
+        verdicts += _never_started(checked, topology, outcomes)
     pairs = [pair for one in found for pair in one.compared]
     environment_failure = any(o.environment for o in outcomes)
     overall = noise.worst([v.verdict for v in verdicts])
@@ -140,7 +140,8 @@ def conclude(
             if known.backend in {o.spec.backend for o in outcomes}
         ]
         + rep.declared_differences(known_differences_of(checked.suite), pairs)
-        + _left_out(checked),
+        + rep.known_of(checked.not_run.values()),
+        not_run=list(checked.not_run.values()),
         injected_fault=fault,
         left_behind=left_behind,
         environment_failure=environment_failure,
@@ -156,22 +157,8 @@ def _workloads(checked: Plan) -> list[rep.SuiteWorkload]:
             requests=len(workload.requests),
         )
         for workload in checked.suite.workloads
-        if workload.name not in checked.unavailable
+        if workload.name not in checked.not_run
         for number in range(1, checked.suite.profile(workload.profile).engines + 1)
-    ]
-
-
-def _left_out(checked: Plan) -> list[rep.KnownDifference]:
-    """Return the workloads that the platform cannot run, as what is known beforehand."""
-    return [
-        rep.KnownDifference(
-            backend=f"every backend on {one.on}",
-            what=f"cannot run workload {name}: {one.why}",
-            source=one.source,
-            effect="left out in every arm",
-            workload=name,
-        )
-        for name, one in checked.unavailable.items()
     ]
 
 
@@ -238,6 +225,7 @@ def _compare_topology(
                 verdict,
                 pairs,
                 noise.statistics_of(runs, floor, pairs),
+                checked.not_run,
             )
         )
     return found
@@ -290,7 +278,7 @@ def _inject(
     return None
 
 
-def _not_run(
+def _never_started(
     checked: Plan, topology: str, outcomes: Sequence[ArmOutcome]
 ) -> list[rep.TopologyVerdict]:
     """Return what is said of planned candidates that never started: nothing is known of them."""
@@ -308,6 +296,7 @@ def _not_run(
             verdict="inconclusive",
             requests=0,
             different=0,
+            not_run=list(checked.not_run),
         )
         for name in planned
         if name not in ran

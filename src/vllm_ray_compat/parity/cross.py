@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import noise
+from vllm_ray_compat.parity.capture import NotRun
 from vllm_ray_compat.parity.compare import Compared, compare_sources
 from vllm_ray_compat.parity.finding import capture_files, check_whole
 from vllm_ray_compat.parity.plan import AGAIN, CANDIDATE, REFERENCE
@@ -124,6 +125,7 @@ def compare_captures(
         pairs: list[Compared] = []
         gaps: list[rep.LogprobGaps] = []
         arms: list[rep.Arm] = []
+        not_run: dict[NotRun, None] = {}
         topologies = dict.fromkeys(c.header.topology for c in (*left, *right))
         if len(left) == len(right) == 1:
             topologies = {left[0].header.topology: None}  # if not the same, comparing says so
@@ -159,15 +161,24 @@ def compare_captures(
                         found.append(compare(one, other, names))
                         gaps.append(rep.gaps_of(one.header.topology, one, other, names))
                     arms.append(_arm(other, CANDIDATE, names.candidate))
-                verdicts.append(
-                    rep.topology_verdict(
-                        topology,
-                        names,
-                        noise.judge_pairs(floor, found),
-                        found,
-                        noise.statistics_of(count, floor, found),
-                    )
+                here = [*mine, *(c for c in theirs if c.header.backend == backend)]
+                left_out = dict.fromkeys(one for c in here for one in c.header.not_run)
+                verdict = rep.topology_verdict(
+                    topology,
+                    names,
+                    noise.judge_pairs(floor, found),
+                    found,
+                    noise.statistics_of(count, floor, found),
+                    dict.fromkeys(one.workload for one in left_out),
                 )
+                # Whoever names one capture of a folder's many means that one.
+                if found and reference.is_dir() and candidate.is_dir():
+                    lacking = _without_partner(mine, here[len(mine) :])
+                    verdict.not_compared += lacking
+                    if lacking and verdict.verdict == "pass":
+                        verdict.verdict = "inconclusive"
+                verdicts.append(verdict)
+                not_run |= left_out
                 pairs += found
     return rep.Report(
         verdict=noise.worst([v.verdict for v in verdicts]),
@@ -182,8 +193,9 @@ def compare_captures(
         **rep.of_comparisons(pairs),
         noise_floor=floors,
         logprob_gaps=gaps,
-        workloads=_workloads(suite, left),
-        known_differences=rep.declared_differences(declared, pairs),
+        workloads=_workloads(suite, [*left, *right]),
+        not_run=list(not_run),
+        known_differences=rep.declared_differences(declared, pairs) + rep.known_of(not_run),
         injected_fault=None,
         left_behind=[],
         environment_failure=False,
@@ -210,12 +222,24 @@ def _workloads(suite: Suite | None, captures: Sequence[StoredCapture]) -> list[r
     asked: Counter[str] = Counter()
     for capture in _on(captures, captures[0].header.topology):
         places = capture.keys()
-        asked.update(key.workload for key, _ in places)
+        asked |= Counter(key.workload for key, _ in places)
     about = {} if suite is None else {w.name: w.about for w in suite.workloads}
     return [
         rep.SuiteWorkload(name=name, about=about.get(name, ""), requests=count)
         for name, count in asked.items()
     ]
+
+
+def _without_partner(mine: Sequence[StoredCapture], theirs: Sequence[StoredCapture]) -> int:
+    """Return how many requests are of a profile that one side has alone, for no declared reason."""
+    sides = [(mine, theirs), (theirs, mine)]
+    return sum(
+        not any(other.header.leaves_out(key.workload) for other in others)
+        for captures, others in sides
+        for capture in captures
+        if _kind(capture) not in {_kind(other) for other in others}
+        for key, _ in capture.keys()  # noqa: SIM118 (not a mapping)
+    )
 
 
 def _kind(capture: StoredCapture) -> Kind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vllm_ray_compat.names import FLAG_NAME, INVALID_FLAG_NAME, PLUGIN_NAME, PREFIX
-from vllm_ray_compat.parity.arm import MP, is_class
+from vllm_ray_compat.parity.backends import MP, is_class
 from vllm_ray_compat.schedule import Backend
 
 #: Both arms get these. The model runner is pinned because the legacy executor is wrong with V2's

@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from vllm_ray_compat.parity import capture as cap
+from vllm_ray_compat.parity.backends import kind_of
 from vllm_ray_compat.parity.stored import Key
 
 
@@ -53,8 +54,8 @@ class DeclaredDifference(BaseModel):
         return self
 
     def is_of(self, header: cap.Header, engine: cap.Engine | None) -> bool:
-        """Say whether the arm of a capture has this difference."""
-        if header.backend != self.backend:
+        """Say whether the arm of a capture has this difference; a backend's class has it, too."""
+        if self.backend not in (header.backend, kind_of(header.backend)):
             return False
         if self.since is None and self.fixed_in is None:
             return True
@@ -90,7 +91,7 @@ class KnownOfPair:
         declared: Sequence[DeclaredDifference] = (),
         arms: Sequence[tuple[cap.Header, cap.Engine | None]] = (),
     ) -> None:
-        backends = {header.backend for header, _ in arms}
+        backends = {kind_of(header.backend) for header, _ in arms}
         # Between two runs of one backend there is none: what differs there is noise.
         self.seen = {
             known: 0

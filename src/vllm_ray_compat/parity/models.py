@@ -9,9 +9,14 @@ from typing import Any
 
 from vllm_ray_compat.errors import UnusableEnvironmentError, UsageError
 from vllm_ray_compat.parity.tiny_model import cache_root, ensure_tiny_model, ensure_tiny_moe
+from vllm_ray_compat.parity.tiny_vision import ensure_tiny_vision
 
 #: Models that are made here, on first use.
-_MADE = {"tiny": ensure_tiny_model, "tiny-moe": ensure_tiny_moe}
+_MADE = {
+    "tiny": ensure_tiny_model,
+    "tiny-moe": ensure_tiny_moe,
+    "tiny-vision": ensure_tiny_vision,
+}
 
 
 class ModelError(UsageError):
@@ -30,7 +35,9 @@ class Model:
 
 
 def find_model(name: str) -> Model:
-    """Find ``tiny``, ``tiny-moe``, a folder, or a model in the Hugging Face cache; no download.
+    """Find a model made here, a folder, or a model in the Hugging Face cache; no download.
+
+    Made here, on first use, are ``tiny``, ``tiny-moe`` and ``tiny-vision``.
 
     Raises:
         ModelError: nothing is there, or ``config.json`` lacks the number of heads or layers.

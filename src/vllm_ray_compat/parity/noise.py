@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from vllm_ray_compat.parity.compare import Compared, Comparison, Total, differences
@@ -10,6 +11,62 @@ from vllm_ray_compat.parity.statistics import Statistics, statistics
 from vllm_ray_compat.parity.stored import Key
 
 Verdict = Literal["pass", "fail", "inconclusive"]
+
+#: What a workload's requests came to, the worst of them.
+State = Literal["equal", "within tolerance", "known", "different", "noise", "not compared"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdict of a workload, and how many of its requests came out how.
+
+    Attributes:
+        verdict: of the workload.
+        requests: that were compared.
+        different: requests with a field that differs.
+        known: of the others, those with a field that differs as declared.
+        within_tolerance: of the rest, those with a field that is equal only by a tolerance.
+        noisy: requests that the reference answers differently from run to run.
+        at_least: there may be more of all these than was kept one by one.
+    """
+
+    verdict: Verdict
+    requests: int = 0
+    different: int = 0
+    known: int = 0
+    within_tolerance: int = 0
+    noisy: int = 0
+    at_least: bool = False
+
+    @property
+    def state(self) -> State:
+        """What the requests came to."""
+        if not self.requests:
+            return "not compared"
+        if self.verdict != "pass":
+            return "different" if self.verdict == "fail" else "noise"
+        if self.known:
+            return "known"
+        return "within tolerance" if self.within_tolerance else "equal"
+
+    @property
+    def label(self) -> str:
+        """The same in a word or two, with the number of requests."""
+        if self.state == "not compared":
+            return self.state
+        if self.state == "noise":
+            return f"noise in {self.noisy} of {self.requests}"
+        least = "at least " if self.at_least else ""
+        if self.state == "different":
+            return f"{least}{self.different} of {self.requests} differ"
+        accepted = describe_accepted(self.requests, self.known, self.within_tolerance)
+        return f"{least}{accepted}" if accepted else f"{self.requests} equal"
+
+
+def describe_accepted(requests: int, known: int, within_tolerance: int) -> str:
+    """Return how many of *requests* are not equal and yet no difference; nothing if all are."""
+    counts = [(known, "known"), (within_tolerance, "within tolerance")]
+    return ", ".join(f"{count} of {requests} {how}" for count, how in counts if count)
 
 
 def judge(noise: Sequence[Comparison], compared: Sequence[Comparison]) -> Verdict:
@@ -37,8 +94,8 @@ def judge(noise: Sequence[Comparison], compared: Sequence[Comparison]) -> Verdic
 
 def judge_kept(
     noise: Sequence[Comparison], kept: Sequence[Comparison], totals: Sequence[Total]
-) -> tuple[Verdict, int]:
-    """Judge a workload as :func:`judge`, by what a report keeps of it; and count its requests.
+) -> Judged:
+    """Judge a workload as :func:`judge`, by what a report keeps of it.
 
     Args:
         noise: reference against reference.
@@ -52,10 +109,36 @@ def judge_kept(
     )
     asked = max(asked, len({c.request for c in kept}))
     if sum(t.different for t in totals) > len(differences(kept)):
-        return "fail", asked  # more than are kept one by one
-    if asked and not kept:  # all equal, and not kept one by one
-        return "inconclusive" if noise else "pass", asked
-    return judge(noise, kept), asked
+        verdict: Verdict = "fail"  # more than are kept one by one
+    elif asked and not kept:  # not kept one by one
+        verdict = "inconclusive" if noise else "pass"
+    else:
+        verdict = judge(noise, kept)
+    others = [c for c in kept if c.result != "equal"]
+    counted = sum(t.different + t.follows + t.within_tolerance + t.known + t.noted for t in totals)
+    cut = totals if len(others) < counted else ()
+    different, known, within = _requests_by_result(others)
+    return Judged(
+        verdict,
+        requests=asked,
+        # Of what is not kept one by one, at least as many as one field alone has.
+        different=max(different, *(t.different for t in cut), 0),
+        known=max(known, *(t.known for t in cut), 0),
+        within_tolerance=max(within, *(t.within_tolerance for t in cut), 0),
+        noisy=len({c.request for c in noise}),
+        at_least=bool(cut),
+    )
+
+
+def _requests_by_result(kept: Sequence[Comparison]) -> tuple[int, int, int]:
+    """Return how many requests differ, are known and are within tolerance; each counts once."""
+    counts = []
+    counted: set[tuple[str, str]] = set()
+    for result in ("different", "known", "within-tolerance"):
+        found = {(c.workload, c.request) for c in kept if c.result == result} - counted
+        counted |= found
+        counts.append(len(found))
+    return counts[0], counts[1], counts[2]
 
 
 def judge_pairs(noise: Sequence[Compared], compared: Sequence[Compared]) -> Verdict:

@@ -10,12 +10,13 @@ from typing import Any, Literal, NamedTuple
 
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity import faults, folder
-from vllm_ray_compat.parity.arm import MP
+from vllm_ray_compat.parity.backends import MP
+from vllm_ray_compat.parity.capture import NotRun
 from vllm_ray_compat.parity.models import Model, find_model
 from vllm_ray_compat.parity.sides import Side, resolve
 from vllm_ray_compat.parity.tolerance import parse_tolerances
 from vllm_ray_compat.parity.topology import Topology, parse_topology
-from vllm_ray_compat.parity.workloads import Profile, Suite, Unavailable, load_suite
+from vllm_ray_compat.parity.workloads import Profile, Suite, load_suite
 from vllm_ray_compat.parity.workloads.batch_file import load_requests
 from vllm_ray_compat.schedule import Backend
 from vllm_ray_compat.settings import describe_unknown, read_settings
@@ -50,6 +51,7 @@ class Options:
     requests: Path | None = None
     report_dir: Path = Path("parity-report")
     ray_address: str | None = None
+    #: For each engine of an arm.
     arm_timeout_s: float = 300.0
     inject_fault: str | None = None
     tolerances: Sequence[str] = ()
@@ -84,14 +86,19 @@ class Plan:
     arms: tuple[PlannedArm, ...]
     #: Model of each profile.
     models: Mapping[str, Model]
-    #: Workload or profile -> why the platform cannot run it, whatever the executor.
-    unavailable: Mapping[str, Unavailable]
+    #: Workload -> why this run leaves it out.
+    not_run: Mapping[str, NotRun]
     remarks: tuple[str, ...] = ()
 
     @property
     def steps(self) -> int:
         """The arms, and Ray's start where the run starts it."""
         return len(self.arms) + int(self.starts_ray)
+
+    def timeout_s(self, arm: PlannedArm) -> float:
+        """Return after how many seconds *arm* counts as hanging: engines of one are several."""
+        suite = arm.suite or self.suite
+        return self.options.arm_timeout_s * suite.profile(arm.profile).engines
 
     @property
     def needs_ray(self) -> bool:
@@ -138,16 +145,16 @@ def plan(options: Options) -> Plan:
 
     reference = resolve(options.reference)
     candidates = list(dict.fromkeys(resolve(text) for text in options.candidates))
-    unavailable = _unavailable(suite, [reference, *candidates])
+    not_run = _not_run(suite, [reference, *candidates])
     profiles = [
         profile
         for profile in suite.used_profiles()
-        if any(workload.name not in unavailable for workload in suite.of_profile(profile))
+        if any(workload.name not in not_run for workload in suite.of_profile(profile))
     ]
     if not profiles:
         raise UsageError(
             f"Suite {suite.name}: no workload can run here: "
-            + "; ".join(f"{name}: {one.why}" for name, one in unavailable.items())
+            + "; ".join(f"{name}: {one.told}" for name, one in not_run.items())
         )
     arms = tuple(
         PlannedArm(topology, side, role, profile)
@@ -177,18 +184,26 @@ def plan(options: Options) -> Plan:
         topologies=topologies,
         arms=arms,
         models=models,
-        unavailable=unavailable,
+        not_run=not_run,
         remarks=tuple(describe_unknown(name) for name in settings.unknown),
     )
 
 
-def _unavailable(suite: Suite, sides: Sequence[Side]) -> dict[str, Unavailable]:
-    """Return the workloads that one of the environments cannot run, whatever the executor."""
-    found: dict[str, Unavailable] = {}
+def _not_run(suite: Suite, sides: Sequence[Side]) -> dict[str, NotRun]:
+    """Return the workloads that one of the sides cannot run: all arms leave out the same."""
+    found: dict[str, NotRun] = {}
     for workload in suite.workloads:
         for one in (*suite.profile(workload.profile).unavailable, *workload.unavailable):
-            if any(one.applies(side.platform, side.vllm) for side in sides):
-                found.setdefault(workload.name, one)
+            if any(one.applies(side.kind, side.platform, side.vllm) for side in sides):
+                told = NotRun(
+                    workload=workload.name,
+                    requests=len(workload.requests),
+                    backend=one.backend,
+                    platform=one.on,
+                    why=one.why,
+                    source=one.source,
+                )
+                found.setdefault(workload.name, told)
     return found
 
 

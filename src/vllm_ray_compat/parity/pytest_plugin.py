@@ -42,6 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--parity-suite", metavar="SUITE", help="suite of workloads. Default: smoke")
     group.addoption(
+        "--parity-requests",
+        metavar="FILE",
+        help="your own requests, not a suite: the JSON Lines that `vllm run-batch` reads",
+    )
+    group.addoption(
         "--parity-reference",
         metavar="BACKEND",
         help="legacy, v2, mp or module:Class. Default: legacy",
@@ -83,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--parity-arm-timeout",
         type=float,
         metavar="SECONDS",
-        help="after which an arm counts as hanging. Default: 300",
+        help="after which an arm counts as hanging, for each engine it has. Default: 300",
     )
     group.addoption(
         "--parity-parallel",
@@ -91,6 +96,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="at most N topologies at once, with xdist (-n). Default: on GPUs as many as there are "
         "devices for, on the CPU one",
+    )
+    group.addoption(
+        "--parity-tolerance",
+        action="append",
+        metavar="FIELD=ABS[,REL]|auto",
+        help="tolerate differences of logprobs, cumulative_logprob or prompt_logprobs; repeatable. "
+        "Default: the suite's, or none",
+    )
+    group.addoption(
+        "--parity-trace",
+        action="store_true",
+        help="also record each step at the executor's boundary, to place a difference",
+    )
+    group.addoption(
+        "--parity-no-forcing",
+        action="store_true",
+        help="after another token, do not run the candidate once more along the reference's tokens",
     )
     group.addoption(
         "--parity-inject-fault",

@@ -25,10 +25,19 @@ from vllm_ray_compat.parity.sides import resolve
 from vllm_ray_compat.parity.topology import parse_topology
 from vllm_ray_compat.parity.workload_verdict import WorkloadVerdict, judge
 from vllm_ray_compat.parity.workloads import load_suite
+from vllm_ray_compat.parity.workloads.batch_file import load_requests
 from vllm_ray_compat.schedule import Backend
 
 #: What a worker of xdist is told by the process that started it.
 _SHARED = "vllm_ray_compat"
+
+
+#: What the summary says of workloads that are neither identical nor failures.
+_ALSO_TOLD = {
+    "within tolerance": "within tolerance",
+    "known": "different as declared",
+    "skipped": "not run",
+}
 
 
 class ParitySession:
@@ -41,13 +50,22 @@ class ParitySession:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._reports: dict[str, Report] = {}
+        #: Topology and candidate -> what its workloads came to.
         self._summary: dict[tuple[str, str], list[str]] = {}
+        #: Workload -> why it was left out.
+        self._not_run: dict[str, str] = {}
         #: Node ids of ours among the arguments, which pytest would take for paths.
         self._selected = [text for text in config.args if _is_ours(text)]
         if self._selected:
             config.args[:] = [text for text in config.args if not _is_ours(text)]
         try:
-            self.suite = load_suite(self._option("suite", "smoke"))
+            mine = self._option("requests", None)
+            self._requests: Path | None = None if mine is None else self._from_here(mine)
+            self.suite = (
+                load_suite(self._option("suite", "smoke"))
+                if self._requests is None
+                else load_requests(self._requests)
+            )
             self.topologies = list(
                 dict.fromkeys(
                     str(parse_topology(t)) for t in self._option("topology", ["tp2", "pp2"])
@@ -66,6 +84,10 @@ class ParitySession:
     def _option(self, name: str, default: Any) -> Any:
         value = self._config.getoption(f"parity_{name}")
         return default if value is None else value
+
+    def _from_here(self, path: str) -> Path:
+        """Return a path as the user means it: from where pytest was called."""
+        return self._config.invocation_params.dir / path
 
     def _check_numbers(self) -> None:
         if self._option("arm_timeout", 300.0) < 1:
@@ -106,7 +128,7 @@ class ParitySession:
 
     def _options_of(self, topology: str) -> planning.Options:
         given = self._option("report_dir", None)
-        above = self.folder if given is None else self._config.invocation_params.dir / given
+        above = self.folder if given is None else self._from_here(given)
         core = self._option("engine_core", ENGINE_CORES[0])
         return planning.Options(
             model=self._option("model", "tiny"),
@@ -114,10 +136,14 @@ class ParitySession:
             reference=self.reference,
             candidates=tuple(self.candidates),
             suite=self._option("suite", "smoke"),
+            requests=self._requests,
             report_dir=above / topology,
             ray_address=self._option("ray_address", None),
             arm_timeout_s=self._option("arm_timeout", 300.0),
             inject_fault=self._option("inject_fault", None),
+            tolerances=tuple(self._option("tolerance", ())),
+            trace=self._option("trace", False),
+            forcing=not self._option("no_forcing", False),
             engine_core="inproc" if core == "inproc" else "process",
             engine_args=self._engine_args,
         )
@@ -145,21 +171,30 @@ class ParitySession:
         """Note how an item of ours ended, for the summary."""
         if report.when == "call" and report.nodeid.startswith(f"{ROOT}::"):
             told = {str(name): str(value) for name, value in report.user_properties}
-            if report.outcome in ("passed", "failed") and "topology" in told:
+            # Not of what pytest-rerunfailures tries again: "rerun".
+            if report.outcome in ("passed", "failed", "skipped") and "topology" in told:
                 key = (told["topology"], told["candidate"])
-                self._summary.setdefault(key, []).append(report.outcome)
+                result = told.get("result", "") if report.outcome == "passed" else report.outcome
+                self._summary.setdefault(key, []).append(result)
+                if "not_run" in told:
+                    self._not_run[told["workload"]] = told["not_run"]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say how each topology went, and where its report is."""
         if not self._summary:
             return
         terminalreporter.section("ray parity")
-        for (topology, candidate), outcomes in self._summary.items():
-            passed = outcomes.count("passed")
+        for (topology, candidate), results in self._summary.items():
+            told = [f"{results.count('equal')} of {len(results)} workloads identical"]
+            for result, words in _ALSO_TOLD.items():
+                if result in results:
+                    told.append(f"{results.count(result)} {words}")
             terminalreporter.write_line(
-                f"{topology} {self.reference} vs {candidate}: {passed} of {len(outcomes)} "
-                f"workloads identical; {self._options_of(topology).report_dir}"
+                f"{topology} {self.reference} vs {candidate}: {', '.join(told)}; "
+                f"{self._options_of(topology).report_dir}"
             )
+        for workload, why in self._not_run.items():
+            terminalreporter.write_line(f"not run: {workload}: {why}")
 
     # -- items ---------------------------------------------------------------------------------
 
@@ -189,7 +224,7 @@ class ParitySession:
             ParityError: it does not hold.
         """
         self._describe(item, suite=self.suite.name, reference=self.reference)
-        self._skip_unavailable(item)
+        self._skip_not_run(item)
         outcome = self._outcome(item)
         if outcome.report is None:
             raise ParityError(self._no_report(item, outcome))
@@ -201,19 +236,23 @@ class ParitySession:
             resolve(self.reference).name,
             self.candidates[item.candidate],
         )
-        self._describe(item, verdict=verdict.verdict, report=str(outcome.report))
+        self._describe(
+            item, verdict=verdict.verdict, result=verdict.state, report=str(outcome.report)
+        )
         self._describe_arms(item, report)
         if verdict.verdict != "pass":
             raise ParityError(self._text(item, verdict, outcome.report))
 
-    def _skip_unavailable(self, item: ParityItem) -> None:
-        """Skip what the platform cannot run whatever the executor, and say why."""
+    def _skip_not_run(self, item: ParityItem) -> None:
+        """Skip what the run leaves out, and say why."""
         try:
-            one = self._runs.plan(item.topology).unavailable.get(item.workload)
+            one = self._runs.plan(item.topology).not_run.get(item.workload)
         except RaycompatError:
             return  # told by the outcome of the run
         if one is not None:
-            pytest.skip(f"{one.why} ({one.source})")
+            why = f"{one.state}: {one.told}"
+            self._describe(item, not_run=why)
+            pytest.skip(why)
 
     def _outcome(self, item: ParityItem) -> Outcome:
         wanted = dict.fromkeys(i.topology for i in item.session.items if isinstance(i, ParityItem))

@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 
 from vllm_ray_compat.parity import capture as cap
 from vllm_ray_compat.parity import environment, folder
-from vllm_ray_compat.parity.arm import MP, ArmSpec
+from vllm_ray_compat.parity.arm import ArmSpec
+from vllm_ray_compat.parity.backends import MP
 from vllm_ray_compat.parity.cluster import RayCluster
 from vllm_ray_compat.parity.conclude import check_what_ran, conclude
 from vllm_ray_compat.parity.further import forced_arms, forced_results, step_differences
@@ -131,7 +132,7 @@ def run_arms(
                     restore_legacy=side.restores_legacy,
                 ),
                 where,
-                options.arm_timeout_s,
+                checked.timeout_s(arm),
                 ray.cluster,
                 _phase_teller(watch),
                 stop,
@@ -209,7 +210,7 @@ def _spec(checked: Plan, arm: PlannedArm, where: Path, suite_file: Path) -> ArmS
         vllm=arm.side.vllm,
         topology=str(arm.topology),
         profile=arm.profile,
-        left_out=sorted(checked.unavailable),
+        not_run=list(checked.not_run.values()),
         trace=checked.options.trace,
         model=str(model.folder),
         suite=suite_file.resolve(),

@@ -162,7 +162,7 @@ class SharedRuns:
         return True
 
     def _run_arms(self, topology: str, checked: Plan, environ: Mapping[str, str]) -> Outcome:
-        arms_s = len(checked.arms) * (checked.options.arm_timeout_s + _ARM_GRACE_S)
+        arms_s = sum(checked.timeout_s(arm) + _ARM_GRACE_S for arm in checked.arms)
         start = _Start(who=self._who, pid=os.getpid(), until=time.time() + arms_s + _GRACE_S)
         with self._starts_file(topology).open("a", encoding="utf-8") as file:
             file.write(start.model_dump_json() + "\n")

@@ -24,9 +24,12 @@ from vllm_ray_compat.errors import (
 )
 from vllm_ray_compat.executors import catalog
 from vllm_ray_compat.flag import Flag, FlagValue
-from vllm_ray_compat.parity.arm import MP, MP_EXECUTOR, is_class, short_name
+from vllm_ray_compat.parity.backends import MP, MP_EXECUTOR, is_class, kind_of, short_name
 from vllm_ray_compat.parity.capture import SCHEMA
-from vllm_ray_compat.schedule import COMPAT_EXECUTORS, Backend
+from vllm_ray_compat.schedule import (
+    COMPAT_EXECUTORS,
+    Backend,
+)
 from vllm_ray_compat.selector import select
 from vllm_ray_compat.settings import Settings, read_settings
 from vllm_ray_compat.vllm_api import find_vllm
@@ -73,6 +76,11 @@ class Side:
         """How it is called: ``legacy``, or ``legacy@0.19.1`` in another environment."""
         short = short_name(self.backend)
         return short if self.python is None else f"{short}@{self.vllm}"
+
+    @property
+    def kind(self) -> str:
+        """See :func:`kind_of`."""
+        return kind_of(self.backend)
 
     @property
     def platform(self) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,62 +102,79 @@ def make_once(final: Path, mark: str, write: Callable[[Path], None]) -> Path:
     return final
 
 
+#: What makes the sizes below a Llama.
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "mlp_bias": False}
+
+
 def write_tiny_model(folder: Path) -> None:
     """Write configuration, weights and tokenizer of the tiny model into *folder*."""
-    _write(
-        folder,
-        _weights(_dense),
-        {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "mlp_bias": False},
-    )
+    write_model(folder, llama_weights(), configuration(LLAMA))
 
 
 def write_tiny_moe(folder: Path) -> None:
     """Write a mixture of experts of the same sizes, two of four experts for a token (Mixtral)."""
-    _write(
+    write_model(
         folder,
         _weights(_experts),
-        {
-            "architectures": ["MixtralForCausalLM"],
-            "model_type": "mixtral",
-            "num_local_experts": EXPERTS,
-            "num_experts_per_tok": 2,
-            "sliding_window": None,
-        },
+        configuration(
+            {
+                "architectures": ["MixtralForCausalLM"],
+                "model_type": "mixtral",
+                "num_local_experts": EXPERTS,
+                "num_experts_per_tok": 2,
+                "sliding_window": None,
+            }
+        ),
     )
 
 
-def _write(folder: Path, weights: dict[str, Any], own: dict[str, Any]) -> None:
+def write_model(
+    folder: Path,
+    weights: dict[str, Any],
+    config: dict[str, Any],
+    special_tokens: Sequence[str] = SPECIAL_TOKENS,
+) -> None:
+    """Write weights, tokenizer and, last, ``config.json``: the sign of a whole model.
+
+    Args:
+        folder: where; files of other kinds have to be there already.
+        weights: name -> array.
+        config: of the model.
+        special_tokens: of the tokenizer, in the order of their ids; the first three are those of
+            ``SPECIAL_TOKENS``.
+    """
     from safetensors.numpy import save_file
 
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    _write_tokenizer(folder)
-    # Last: ensure() takes this file as the sign of a whole model.
-    _write_json(
-        folder / "config.json",
-        {
-            **own,
-            "attention_bias": False,
-            "attention_dropout": 0.0,
-            "bos_token_id": 0,
-            "eos_token_id": 1,
-            "pad_token_id": 2,
-            "head_dim": HEAD_SIZE,
-            "hidden_act": "silu",
-            "hidden_size": HIDDEN,
-            "initializer_range": 0.02,
-            "intermediate_size": INTERMEDIATE,
-            "max_position_embeddings": POSITIONS,
-            "num_attention_heads": HEADS,
-            "num_hidden_layers": LAYERS,
-            "num_key_value_heads": KV_HEADS,
-            "rms_norm_eps": 1e-5,
-            "rope_theta": 10000.0,
-            "tie_word_embeddings": False,
-            "torch_dtype": "float32",
-            "use_cache": True,
-            "vocab_size": VOCABULARY,
-        },
-    )
+    _write_tokenizer(folder, special_tokens)
+    write_json(folder / "config.json", config)
+
+
+def configuration(own: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a language model of these sizes: *own*, and what is common."""
+    return {
+        **own,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 2,
+        "head_dim": HEAD_SIZE,
+        "hidden_act": "silu",
+        "hidden_size": HIDDEN,
+        "initializer_range": 0.02,
+        "intermediate_size": INTERMEDIATE,
+        "max_position_embeddings": POSITIONS,
+        "num_attention_heads": HEADS,
+        "num_hidden_layers": LAYERS,
+        "num_key_value_heads": KV_HEADS,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "use_cache": True,
+        "vocab_size": VOCABULARY,
+    }
 
 
 #: Name of a matrix below its layer, rows, columns.
@@ -184,15 +201,29 @@ def _experts() -> list[Matrix]:
     return found
 
 
-def _weights(feed_forward: Callable[[], list[Matrix]]) -> dict[str, Any]:
-    """Return name -> float32 array. Scaled so that logits spread and greedy choices are clear."""
+def llama_weights() -> dict[str, Any]:
+    """Return the weights of the tiny model: name -> float32 array."""
+    return _weights(_dense)
+
+
+def drawer(seed: int) -> Callable[..., Any]:
+    """Return ``draw(*shape, scale=s)``: float32 arrays, uniform in [-s, s), the same every time."""
     import numpy as np
 
-    rng = np.random.Generator(np.random.PCG64(20260329))
+    rng = np.random.Generator(np.random.PCG64(seed))
 
     def draw(*shape: int, scale: float) -> Any:
         # random() draws uniform doubles, whose bit stream NumPy keeps stable across releases.
         return ((rng.random(shape) * 2 - 1) * scale).astype(np.float32)
+
+    return draw
+
+
+def _weights(feed_forward: Callable[[], list[Matrix]]) -> dict[str, Any]:
+    """Return name -> float32 array. Scaled so that logits spread and greedy choices are clear."""
+    import numpy as np
+
+    draw = drawer(20260329)
 
     def ones(size: int) -> Any:
         return np.ones(size, dtype=np.float32)
@@ -217,7 +248,7 @@ def _weights(feed_forward: Callable[[], list[Matrix]]) -> dict[str, Any]:
     return weights
 
 
-def _write_tokenizer(folder: Path) -> None:
+def _write_tokenizer(folder: Path, special_tokens: Sequence[str]) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -225,14 +256,14 @@ def _write_tokenizer(folder: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=list(special_tokens),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator([_CORPUS], trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
     bos, eos, pad = SPECIAL_TOKENS
-    _write_json(
+    write_json(
         folder / "tokenizer_config.json",
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -246,5 +277,6 @@ def _write_tokenizer(folder: Path) -> None:
     )
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write *value* to *path*, for people to read, too."""
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllm_ray_compat.parity import noise
+from vllm_ray_compat.parity.capture import of_suite
 from vllm_ray_compat.parity.compare import Comparison, Total, differences
-from vllm_ray_compat.parity.noise import Verdict
+from vllm_ray_compat.parity.noise import Judged, State, Verdict
 from vllm_ray_compat.parity.plan import AGAIN, CANDIDATE, REFERENCE
 from vllm_ray_compat.parity.report.data import Arm, Report
 from vllm_ray_compat.parity.report.text import describe
@@ -22,13 +23,13 @@ class WorkloadVerdict:
         verdict: as of a whole topology.
         failed: the arms it depends on that did not run to their end; with any, it is ``fail``.
         lines: why it is no ``pass``: one paragraph each, the first divergence first.
-        requests: how many were compared.
+        state: what its requests came to.
     """
 
     verdict: Verdict
     failed: tuple[Arm, ...]
     lines: tuple[str, ...]
-    requests: int
+    state: State
 
 
 def judge(
@@ -51,11 +52,10 @@ def judge(
         and (arm.role, arm.name) in depends
     )
     if failed:
-        return WorkloadVerdict("fail", failed, (), 0)
+        return WorkloadVerdict("fail", failed, (), "not compared")
 
     def is_this(one: Comparison | Total) -> bool:
-        # Of several engines on one host the workload of each counts: "name", "name@2", …
-        return one.topology == topology and one.workload.partition("@")[0] == workload.name
+        return one.topology == topology and of_suite(one.workload) == workload.name
 
     def of_this(comparisons: Sequence[Comparison]) -> list[Comparison]:
         return [c for c in comparisons if is_this(c)]
@@ -63,29 +63,28 @@ def judge(
     totals = [t for t in report.totals if is_this(t) and t.candidate == candidate]
     compared = [c for c in of_this(report.comparisons) if c.candidate == candidate]
     floor = of_this([c for f in report.noise_floor for c in f.differences])
-    verdict, asked = noise.judge_kept(floor, compared, totals)
-    return WorkloadVerdict(verdict, (), tuple(_why(verdict, floor, compared, asked)), asked)
+    judged = noise.judge_kept(floor, compared, totals)
+    lines = tuple(_why(judged, floor, compared))
+    return WorkloadVerdict(judged.verdict, (), lines, judged.state)
 
 
-def _why(
-    verdict: Verdict, floor: Sequence[Comparison], compared: Sequence[Comparison], asked: int
-) -> list[str]:
-    if not asked:
+def _why(judged: Judged, floor: Sequence[Comparison], compared: Sequence[Comparison]) -> list[str]:
+    if not judged.requests:
         return ["nothing of this workload was compared."]
     lines = []
     found = differences(compared)
     if found:
-        different = len({c.request for c in found})
         lines.append(f"first divergence: {describe(found[0])}")
         lines.append(
-            f"{different} of {asked} requests differ, in {len(found)} fields; report.json has all."
+            f"{judged.different} of {judged.requests} requests differ, in {len(found)} fields; "
+            "report.json has all."
         )
-    elif verdict == "fail":
+    elif judged.verdict == "fail":
         lines.append("it differs in more places than the report keeps one by one.")
     if floor:
         lines.append(
             "the reference differs from itself, so an exact comparison proves nothing about "
-            f"{'these requests' if verdict == 'inconclusive' else 'some requests'}: "
+            f"{'these requests' if judged.verdict == 'inconclusive' else 'some requests'}: "
             f"{describe(floor[0])}"
         )
     return lines

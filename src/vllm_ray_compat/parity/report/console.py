@@ -6,10 +6,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.backends import short_name
 from vllm_ray_compat.parity.compare import differences
+from vllm_ray_compat.parity.noise import describe_accepted
 from vllm_ray_compat.parity.report.data import Arm, Report
-from vllm_ray_compat.parity.report.findings import consequences, depth, sentences
+from vllm_ray_compat.parity.report.findings import consequences, depth, of_floor, sentences
 from vllm_ray_compat.parity.report.text import at, describe, plain_log, visible
 
 _STYLE = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
@@ -42,13 +43,15 @@ def print_report(report: Report, console: Console) -> None:
     if len(found) > _MOST_DIFFERENCES:
         tell(f"  … and {len(found) - _MOST_DIFFERENCES} more, in report.json")
     for floor in report.noise_floor:
-        tell(
-            f"Noise floor {floor.topology}: {floor.reference} against itself, {floor.runs} "
-            f"runs of {floor.requests} requests, {len(floor.differences)} differences."
-        )
+        tell(f"Noise floor {floor.topology}: {floor.reference} against itself, {of_floor(floor)}")
     for known in report.known_differences:
-        source = f" ({known.source})" if known.seen is not None else ""
+        # The sources of what holds in every run are left to the other forms.
+        told = known.seen is not None or known.workload is not None
+        source = f" ({known.source})" if told else ""
         tell(f"Known difference: {known.backend} {known.what}; {known.effect}{source}.")
+    for one in report.not_run:
+        if one.backend is None:  # else it is a known difference
+            tell(f"Not run: workload {one.workload} ({one.requests} requests): {one.told}.")
     for sentence in sentences(report):
         tell(sentence)
     if report.injected_fault is not None:
@@ -100,15 +103,16 @@ def _against(report: Report, arm: Arm) -> Text:
         for floor in report.noise_floor:
             if floor.topology == arm.topology:
                 noisy = len({(c.workload, c.request) for c in floor.differences})
-                return Text(f"{noisy} of {floor.requests} differ" if noisy else "identical")
+                within = f"{floor.within_tolerance} within tolerance"
+                equal = within if floor.within_tolerance else "identical"
+                return Text(f"{noisy} of {floor.requests} differ" if noisy else equal)
         return Text("-")
     for verdict in report.topologies:
         if (verdict.topology, verdict.candidate) == (arm.topology, arm.name):
             if not verdict.requests:
                 return Text("not compared", style=_STYLE[verdict.verdict])
-            text = f"identical ({verdict.requests} requests)"
-            if verdict.within_tolerance:
-                text = f"{verdict.within_tolerance} of {verdict.requests} within tolerance"
+            text = describe_accepted(verdict.requests, verdict.known, verdict.within_tolerance)
+            text = text or f"identical ({verdict.requests} requests)"
             if any(
                 c.result == "different" and (c.topology, c.candidate) == (arm.topology, arm.name)
                 for c in report.placement

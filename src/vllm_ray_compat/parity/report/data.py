@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from vllm_ray_compat.parity.capture import Worker
+from vllm_ray_compat.parity.capture import NotRun, Worker
 from vllm_ray_compat.parity.compare import Compared, Comparison, Total, differences
 from vllm_ray_compat.parity.engines import EngineDifference
 from vllm_ray_compat.parity.faults import Fault
@@ -83,10 +83,18 @@ class TopologyVerdict(_Model):
     requests: int
     different: int
     within_tolerance: int = Field(default=0, description="Requests equal only by a tolerance.")
+    known: int = Field(
+        default=0, description="Requests that differ in nothing but declared differences."
+    )
     not_compared: int = Field(
-        default=0, description="Requests that an interrupted arm did not get to."
+        default=0,
+        description="Requests that an interrupted arm did not get to, or of an engine profile that "
+        "only one of two folders has.",
     )
     partial: bool = Field(default=False, description="An arm did not get to its end.")
+    not_run: list[str] = Field(
+        default=[], description="Workloads left out here; the report's not_run says why."
+    )
     statistics: Statistics | None = None
 
 
@@ -107,6 +115,9 @@ class NoiseFloor(_Model):
     runs: int
     requests: int
     differences: list[Comparison]
+    within_tolerance: int = Field(
+        default=0, description="Answers of the further runs that are equal only by a tolerance."
+    )
 
 
 class LogprobGaps(PositionGaps):
@@ -119,7 +130,7 @@ class LogprobGaps(PositionGaps):
 
 
 class SuiteWorkload(_Model):
-    """A workload that was to run."""
+    """A workload that was to run; one that no arm could run is in ``not_run`` instead."""
 
     name: str
     about: str
@@ -149,6 +160,9 @@ class Report(_Model):
     vllm: str
     suite: str
     workloads: list[SuiteWorkload] = Field(description="Of the suite, in its order.")
+    not_run: list[NotRun] = Field(
+        default=[], description="Workloads of the suite that were left out, and why."
+    )
     model: str
     engine_core: str
     started_at: str
@@ -199,13 +213,19 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         backend="legacy",
         what="has no async scheduling",
         source="vLLM v1/executor/abstract.py: Executor.supports_async_scheduling() is False",
-        effect="async scheduling is off in every arm",
+        effect="async scheduling is off in every arm, but for workloads that ask for it",
     ),
     KnownDifference(
         backend="legacy",
         what="is wrong with Model Runner V2 when there are several pipeline stages",
         source="measured on vLLM 0.25.1: wrong tokens in the first batch, then a hang",
         effect="VLLM_USE_V2_MODEL_RUNNER=0 in every arm",
+    ),
+    KnownDifference(
+        backend="legacy",
+        what="takes no EC connector when there are several workers",
+        source="vllm#49585",
+        effect="no workload has one",
     ),
 )
 
@@ -285,6 +305,23 @@ def declared_differences(
     return found
 
 
+def known_of(not_run: Iterable[NotRun]) -> list[KnownDifference]:
+    """Return the workloads that were left out for what a backend cannot do by design."""
+    return [
+        KnownDifference(
+            backend=one.backend,
+            what=f"cannot run workload {one.workload}"
+            + (f" on {one.platform}" if one.platform else "")
+            + f": {one.why}",
+            source=one.source,
+            effect=f"workload {one.workload} was not run",
+            workload=one.workload,
+        )
+        for one in not_run
+        if one.backend is not None
+    ]
+
+
 def noise_floor(topology: str, reference: str, runs: int, pairs: Sequence[Compared]) -> NoiseFloor:
     """Return what *runs* runs of a reference differ in, compared as *pairs* with the first."""
     return NoiseFloor(
@@ -295,6 +332,7 @@ def noise_floor(topology: str, reference: str, runs: int, pairs: Sequence[Compar
         differences=[
             c for pair in pairs for c in differences([*pair.comparisons, *pair.placement])
         ],
+        within_tolerance=sum(pair.within_tolerance for pair in pairs),
     )
 
 
@@ -304,6 +342,7 @@ def topology_verdict(
     verdict: Verdict,
     compared: Sequence[Compared],
     measured: Statistics,
+    not_run: Iterable[str] = (),
 ) -> TopologyVerdict:
     """Return the verdict of one candidate on one topology with what stands behind it."""
     return TopologyVerdict(
@@ -314,8 +353,10 @@ def topology_verdict(
         requests=sum(pair.requests for pair in compared),
         different=sum(pair.different for pair in compared),
         within_tolerance=sum(pair.within_tolerance for pair in compared),
+        known=sum(pair.known_requests for pair in compared),
         not_compared=sum(pair.not_compared for pair in compared),
         partial=any(pair.partial for pair in compared),
+        not_run=list(not_run),
         statistics=measured,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from vllm_ray_compat.parity.compare import Comparison
 from vllm_ray_compat.parity.engines import EngineDifference
 from vllm_ray_compat.parity.past import Forced
-from vllm_ray_compat.parity.report.data import Report, StepDifference, TopologyVerdict
+from vllm_ray_compat.parity.report.data import NoiseFloor, Report, StepDifference, TopologyVerdict
 from vllm_ray_compat.parity.statistics import Statistics
 
 #: Environment variables named in a sentence; report.json has all.
@@ -47,6 +47,15 @@ def consequences(comparisons: Sequence[Comparison]) -> dict[tuple[str, str, str,
             key = (c.topology, c.candidate, c.workload, c.request)
             found.setdefault(key, []).append(c.field)
     return found
+
+
+def of_floor(floor: NoiseFloor) -> str:
+    """Return how often the reference ran, and what its runs differ in."""
+    within = floor.within_tolerance
+    return (
+        f"{floor.runs} runs of {floor.requests} requests, {len(floor.differences)} differences"
+        + (f", {within} answers within tolerance." if within else ".")
+    )
 
 
 def sentences(report: Report) -> Iterator[str]:
@@ -146,10 +155,19 @@ def _of_verdict(verdict: TopologyVerdict) -> Iterator[str]:
             f"{where}: {verdict.within_tolerance} of {verdict.requests} requests are within "
             "tolerance, not equal."
         )
+    if verdict.known:
+        yield (
+            f"{where}: {verdict.known} of {verdict.requests} requests differ, and only as declared."
+        )
     if verdict.partial:
         yield (
             f"{where}: an arm did not get to its end; {verdict.not_compared} requests were not "
             "compared, and the verdict is inconclusive at best."
+        )
+    elif verdict.not_compared:
+        yield (
+            f"{where}: {verdict.not_compared} requests are of engine profiles that only one side "
+            "has a capture of; they were not compared, and the verdict is inconclusive at best."
         )
     if verdict.statistics is not None and verdict.requests:
         yield f"{where}: {power(verdict.statistics)}"

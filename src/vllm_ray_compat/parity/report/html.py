@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_ray_compat.parity import folder
-from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.backends import short_name
 from vllm_ray_compat.parity.compare import differences
 from vllm_ray_compat.parity.latency import Distribution
 from vllm_ray_compat.parity.report import plots, units
 from vllm_ray_compat.parity.report.data import Arm, LogprobGaps, Report
-from vllm_ray_compat.parity.report.summary import headline, matrix, reasons
+from vllm_ray_compat.parity.report.findings import sentences
+from vllm_ray_compat.parity.report.summary import LEGEND, headline, matrix, reasons
 from vllm_ray_compat.parity.report.text import plain_log, visible, what_differs
 
 _MOST_DIFFERENCES = 200
 _MOST_REASONS = 60
+_MOST_SENTENCES = 200
 #: A plot is up to 30 KB.
 _MOST_PLOTS = 40
 
@@ -50,6 +52,7 @@ def render_html(report: Report) -> str:
     environment.filters.update(short=short_name, log=plain_log)
     found = differences(report.comparisons)
     why = reasons(report)
+    further = list(sentences(report))
     return environment.get_template("report.html.j2").render(
         report=report,
         mark=folder.REPORT_MARK,
@@ -57,6 +60,7 @@ def render_html(report: Report) -> str:
         reasons=why[:_MOST_REASONS],
         more_reasons=max(0, len(why) - _MOST_REASONS),
         matrix=matrix(report),
+        legend_of_marks=LEGEND,
         about={workload.name: workload.about for workload in report.workloads},
         differences=found[:_MOST_DIFFERENCES],
         more_differences=max(0, len(found) - _MOST_DIFFERENCES),
@@ -64,6 +68,8 @@ def render_html(report: Report) -> str:
         latencies=_latency_figures(report)[:_MOST_PLOTS],
         gaps=_gap_figures(report)[:_MOST_PLOTS],
         units=units,
+        sentences=further[:_MOST_SENTENCES],
+        more_sentences=max(0, len(further) - _MOST_SENTENCES),
     )
 
 

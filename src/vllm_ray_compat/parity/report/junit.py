@@ -1,8 +1,10 @@
 """``junit.xml``: a test suite for each topology and candidate, a test case for each workload.
 
-A workload with a difference is a failure. An arm that failed is a test case of its own, an error,
-and the workloads that could not be compared for it are skipped with that reason; so are those
-that prove nothing, because the reference differs from itself in them. Known differences are in
+A workload with a difference is a failure; one that is equal only within a tolerance or but for
+declared differences passes, and its output says so. An arm that failed is a test case of its own,
+an error, and the workloads that could not be compared for it are skipped with that reason; so are
+those that prove nothing, because the reference differs from itself in them, and those that were
+not run, because they cannot be run here or not by one of the executors. Known differences are in
 the output of each suite they belong to.
 """
 
@@ -12,9 +14,11 @@ import io
 from typing import TYPE_CHECKING
 
 from vllm_ray_compat.parity import folder
-from vllm_ray_compat.parity.arm import short_name
-from vllm_ray_compat.parity.report.data import Arm, Report
-from vllm_ray_compat.parity.report.summary import Cell, Column, matrix
+from vllm_ray_compat.parity.backends import short_name
+from vllm_ray_compat.parity.compare import Comparison
+from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
+from vllm_ray_compat.parity.report.findings import of_floor
+from vllm_ray_compat.parity.report.summary import ACCEPTED, NOT_RUN, Cell, Column, matrix
 from vllm_ray_compat.parity.report.text import describe, plain_log, shorten, visible
 
 if TYPE_CHECKING:
@@ -45,10 +49,9 @@ def _suite(report: Report, column: Column) -> TestSuite:
 
     verdict = column.verdict
     suite = _new_suite(report, f"{verdict.topology} {verdict.candidate}", verdict.verdict)
-    arms = [a for a in report.arms if a.topology == verdict.topology]
+    arms = _arms_of(report, verdict)
     for arm in arms:
-        if arm.role == "reference" or arm.name == verdict.candidate:
-            suite.add_property(visible(f"executor {arm.label}"), visible(arm.executor or "-"))
+        suite.add_property(visible(f"executor {arm.label}"), visible(arm.executor or "-"))
     classname = visible(f"parity.{verdict.topology}.{short_name(verdict.candidate)}")
     times = {
         workload: seconds
@@ -63,6 +66,16 @@ def _suite(report: Report, column: Column) -> TestSuite:
     if said:
         suite.append(SystemOut(visible(said, keep="\n")))  # type: ignore[no-untyped-call]
     return suite
+
+
+def _arms_of(report: Report, verdict: TopologyVerdict) -> list[Arm]:
+    """Return the arms that a verdict compares."""
+    return [
+        arm
+        for arm in report.arms
+        if arm.topology == verdict.topology
+        and (arm.role == "reference" or arm.name == verdict.candidate)
+    ]
 
 
 def _new_suite(report: Report, name: str, verdict: str) -> TestSuite:
@@ -100,9 +113,18 @@ def _case(name: str, cell: Cell, classname: str, took_s: float | None) -> TestCa
         case.result = [Skipped(f"inconclusive: {cell.why}")]
         if cell.different:
             case.system_out = "\n".join(map(describe, cell.different[:_MOST_DIFFERENCES]))
-    elif cell.state == "not compared":
-        case.result = [Skipped(f"not compared: {cell.why}")]
+    elif cell.state in ACCEPTED:
+        case.system_out = "\n".join(
+            [cell.label, *map(_accepted, cell.accepted[:_MOST_DIFFERENCES])]
+        )
+    elif cell.state in ("not compared", *NOT_RUN):
+        case.result = [Skipped(f"{cell.state}: {cell.why}")]
     return case
+
+
+def _accepted(comparison: Comparison) -> str:
+    known = f" ({visible(comparison.known)})" if comparison.known else ""
+    return f"{comparison.result}: {describe(comparison)}{known}"
 
 
 def _case_of_an_arm(arm: Arm, classname: str) -> TestCase:
@@ -120,17 +142,15 @@ def _case_of_an_arm(arm: Arm, classname: str) -> TestCase:
 
 def _said(report: Report, column: Column) -> str:
     verdict = column.verdict
+    backends = {arm.backend for arm in _arms_of(report, verdict)}
     lines = [
         f"Known difference: {known.backend} {known.what}; {known.effect}. Source: {known.source}"
         for known in report.known_differences
-        if known.backend in (verdict.reference, verdict.candidate)
+        if known.backend in backends or known.workload in verdict.not_run
     ]
     for floor in report.noise_floor:
         if floor.topology == verdict.topology:
-            lines.append(
-                f"Noise floor: {floor.reference} against itself, {floor.runs} runs of "
-                f"{floor.requests} requests, {len(floor.differences)} differences."
-            )
+            lines.append(f"Noise floor: {floor.reference} against itself, {of_floor(floor)}")
             lines += [f"  {describe(c)}" for c in floor.differences[:_MOST_DIFFERENCES]]
     if report.injected_fault is not None:
         fault = report.injected_fault

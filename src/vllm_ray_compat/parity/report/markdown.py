@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Sequence
 
 from vllm_ray_compat.parity import folder
-from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.backends import short_name
 from vllm_ray_compat.parity.compare import differences
 from vllm_ray_compat.parity.report import units
 from vllm_ray_compat.parity.report.data import Arm, Report
 from vllm_ray_compat.parity.report.findings import sentences
-from vllm_ray_compat.parity.report.summary import headline, matrix, reasons
+from vllm_ray_compat.parity.report.summary import LEGEND, headline, matrix, reasons
 from vllm_ray_compat.parity.report.text import plain_log, shorten, visible, what_differs
 
 #: Several reports may share one step summary of 1 MiB.
@@ -82,7 +82,7 @@ def _top(report: Report) -> str:
     lines = [
         f"## {_VERDICTS[report.verdict]}: parity of vLLM's Ray executors",
         "",
-        escape(headline(report)),
+        escape(headline(report), 1000),
         "",
         *(f"- {reason.symbol} {escape(reason.text, 500)}" for reason in why[:most]),
         *([f"- … and {len(why) - most} more, in report.html"] if len(why) > most else []),
@@ -115,8 +115,7 @@ def _matrix(report: Report) -> list[str]:
     return [
         *_table(["workload", *(escape(c.name) for c in made.columns)], rows),
         "",
-        "Numbers are requests. ✓ identical, ✗ different, ≈ the reference differs from itself "
-        "there, – not compared.",
+        LEGEND,
     ]
 
 
@@ -191,11 +190,13 @@ def _noise(report: Report) -> list[str]:
             str(floor.runs),
             str(floor.requests),
             str(len({(c.workload, c.request) for c in floor.differences})),
+            str(floor.within_tolerance),
             code(what_differs(floor.differences[0])) if floor.differences else "–",
         ]
         for floor in report.noise_floor
     ]
-    head = ["topology", "reference", "runs", "requests", "requests that differ", "first"]
+    head = ["topology", "reference", "runs", "requests", "requests that differ"]
+    head += ["answers within tolerance", "first"]
     return _table(head, rows) if rows else []
 
 

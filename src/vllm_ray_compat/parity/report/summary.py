@@ -5,25 +5,40 @@ All forms of the report say the same, because all take it from here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from vllm_ray_compat.parity import noise
-from vllm_ray_compat.parity.arm import short_name
+from vllm_ray_compat.parity.backends import short_name
+from vllm_ray_compat.parity.capture import NotRun, of_suite
 from vllm_ray_compat.parity.compare import Comparison, Total, differences
 from vllm_ray_compat.parity.report.data import Arm, Report, TopologyVerdict
 from vllm_ray_compat.parity.report.text import at, describe_request, shorten, visible
 
-State = Literal["equal", "different", "noise", "not compared"]
+#: The last two are those of a workload that was left out.
+State = noise.State | Literal["cannot run here", "known difference"]
+NOT_RUN: tuple[State, ...] = ("cannot run here", "known difference")
+#: Those of a workload that passes and is not equal all the same.
+ACCEPTED: tuple[State, ...] = ("within tolerance", "known")
 
 #: How a state is marked where colour cannot be relied on.
-SYMBOLS: dict[State, str] = {"equal": "✓", "different": "✗", "noise": "≈", "not compared": "–"}
-_STATES: dict[noise.Verdict, State] = {
-    "pass": "equal",
-    "fail": "different",
-    "inconclusive": "noise",
+SYMBOLS: dict[State, str] = {
+    "equal": "✓",
+    "within tolerance": "±",
+    "known": "◊",
+    "different": "✗",
+    "noise": "≈",
+    "not compared": "–",
+    "cannot run here": "⊘",
+    "known difference": "⊘",
 }
+#: What the marks of a matrix mean, and its numbers.
+LEGEND = (
+    "Numbers are requests. ✓ identical, ± equal within a declared tolerance, ◊ different as "
+    "declared, ✗ different, ≈ the reference differs from itself there, – not compared, ⊘ not run: "
+    "it cannot be run here, or not by one of the executors (a known difference)."
+)
 _MOST_IN_A_REASON = 400
 
 
@@ -32,10 +47,13 @@ class Cell:
     """The outcome of one workload for one candidate on one topology."""
 
     state: State
-    requests: int
-    different: tuple[Comparison, ...]
+    #: The outcome in a word or two.
+    label: str
+    judged: noise.Judged
+    different: tuple[Comparison, ...] = ()
+    #: Those that are known or within a tolerance.
+    accepted: tuple[Comparison, ...] = ()
     why: str = ""
-    noisy_requests: int = 0
 
     @property
     def symbol(self) -> str:
@@ -43,20 +61,9 @@ class Cell:
         return SYMBOLS[self.state]
 
     @property
-    def differing_requests(self) -> int:
-        """The number of requests with a difference."""
-        return len({c.request for c in self.different})
-
-    @property
-    def label(self) -> str:
-        """The outcome in a word or two."""
-        if self.state == "not compared":
-            return self.state
-        if self.state == "equal":
-            return f"{self.requests} equal"
-        if self.state == "noise":
-            return f"noise in {self.noisy_requests} of {self.requests}"
-        return f"{self.differing_requests} of {self.requests} differ"
+    def requests(self) -> int:
+        """How many were compared."""
+        return self.judged.requests
 
 
 @dataclass(frozen=True)
@@ -95,11 +102,14 @@ def matrix(report: Report) -> Matrix:
             floor.setdefault((part.topology, c.workload), []).append(c)
     names = dict.fromkeys(w.name for w in report.workloads)
     names.update(dict.fromkeys(c.workload for c in report.comparisons))
+    names.update(dict.fromkeys(one.workload for one in report.not_run))
     made = Matrix(list(names))
     for verdict in report.topologies:
         failed = _failed_for(report, verdict)
         cells = {
-            name: _cell(
+            name: _cell_not_run([one for one in report.not_run if one.workload == name])
+            if name in verdict.not_run
+            else _cell(
                 compared.get((verdict.topology, verdict.candidate, name), []),
                 totals.get((verdict.topology, verdict.candidate, name), []),
                 floor.get((verdict.topology, name), []),
@@ -109,6 +119,12 @@ def matrix(report: Report) -> Matrix:
         }
         made.columns.append(Column(verdict, cells, failed))
     return made
+
+
+def _cell_not_run(not_run: Sequence[NotRun]) -> Cell:
+    state = not_run[0].state
+    why = visible("; ".join(one.told for one in not_run))
+    return Cell(state, state, noise.Judged("inconclusive"), why=why)
 
 
 def _failed_for(report: Report, verdict: TopologyVerdict) -> tuple[Arm, ...]:
@@ -127,17 +143,24 @@ def _cell(
     floor: Sequence[Comparison],
     failed: Sequence[Arm],
 ) -> Cell:
-    verdict, requests = noise.judge_kept(floor, compared, totals)
-    if not requests:
-        why = "; ".join(f"arm {visible(arm.label)} failed" for arm in failed)
-        return Cell("not compared", 0, (), why or "no arm answered it")
-    found = tuple(differences(compared))
-    state = _STATES[verdict]
-    noisy = len({c.request for c in floor})
+    judged = noise.judge_kept(floor, compared, totals)
     why = ""
-    if state == "noise":
-        why = f"the reference differs from itself in {noisy} of {requests} requests"
-    return Cell(state, requests, found, why, noisy)
+    if judged.state == "not compared":
+        why = "; ".join(f"arm {visible(arm.label)} failed" for arm in failed)
+        why = why or "no arm answered it"
+    elif judged.state == "noise":
+        noisy = f"{judged.noisy} of {judged.requests}"
+        why = f"the reference differs from itself in {noisy} requests"
+    elif judged.state == "known":
+        why = "; ".join(dict.fromkeys(visible(c.known) for c in compared if c.known))
+    return Cell(
+        judged.state,
+        judged.label,
+        judged,
+        different=tuple(differences(compared)),
+        accepted=tuple(c for c in compared if c.result in ("known", "within-tolerance")),
+        why=why,
+    )
 
 
 @dataclass(frozen=True)
@@ -154,7 +177,28 @@ class Reason:
 
 
 def headline(report: Report) -> str:
-    """Return in one sentence what the verdict means."""
+    """Return in a sentence or two what the verdict means, and what was left out of it."""
+    return " ".join(filter(None, (_verdict_means(report), _left_out(report))))
+
+
+def _left_out(report: Report) -> str:
+    """Return how many workloads were not run, and why; nothing when all were."""
+    names: dict[str, list[str]] = {}
+    for one in report.not_run:
+        names.setdefault(one.why, []).append(one.workload)
+    left_out = {one.workload for one in report.not_run}
+    if not left_out:
+        return ""
+    asked = left_out | {of_suite(workload.name) for workload in report.workloads}
+    told = "; ".join(f"{', '.join(dict.fromkeys(of))} ({why})" for why, of in names.items())
+    were = "was" if len(left_out) == 1 else "were"
+    return shorten(
+        visible(f"{len(left_out)} of {len(asked)} workloads {were} not run: {told}."),
+        _MOST_IN_A_REASON,
+    )
+
+
+def _verdict_means(report: Report) -> str:
     requests = sum(v.requests for v in report.topologies)
     differ = sum(v.different for v in report.topologies)
     if report.injected_fault is not None:
@@ -163,10 +207,7 @@ def headline(report: Report) -> str:
             "comparison finds it, and nothing about the executors."
         )
     if report.verdict == "pass":
-        return (
-            f"All {requests} answers of the candidates are identical to the reference's, bit for "
-            "bit, and the reference is identical to itself."
-        )
+        return f"{_agreement(report)}{_of_the_reference(report)}."
     if report.verdict == "inconclusive":
         return (
             "Nothing is proved: what was compared lies within the noise of the reference, or was "
@@ -176,6 +217,47 @@ def headline(report: Report) -> str:
     if report.failures:
         parts.append(f"{len(report.failures)} of {len(report.arms)} arms failed")
     return f"{' and '.join(parts) or 'The comparison failed'}."
+
+
+def _agreement(report: Report) -> str:
+    """Return how far all answers agree, where none of them differs."""
+    columns = matrix(report).columns
+    requests = sum(column.verdict.requests for column in columns)
+    known, within = (sum(_accepted(column)[which] for column in columns) for which in (0, 1))
+    if not known and not within:
+        return (
+            f"All {requests} answers of the candidates are identical to the reference's, bit for "
+            "bit"
+        )
+    told = [f"{requests - known - within} of {requests} are identical"]
+    if within:
+        told.append(f"{within} equal within a declared tolerance")
+    if known:
+        told.append(f"{known} different as declared")
+    return (
+        "No answer of the candidates differs from the reference's by more than was declared: "
+        + ", ".join(told)
+    )
+
+
+def _of_the_reference(report: Report) -> str:
+    """Return how far the reference agrees with itself, where that was measured everywhere."""
+    floors = {floor.topology for floor in report.noise_floor}
+    if not {verdict.topology for verdict in report.topologies} <= floors:
+        return ""
+    if any(floor.within_tolerance for floor in report.noise_floor):
+        return "; the reference agrees with itself within that tolerance"
+    return ", and the reference is identical to itself"
+
+
+def _accepted(column: Column) -> tuple[int, int]:
+    """Return how many requests are known and how many within tolerance."""
+    cells = [cell.judged for cell in column.cells.values()]
+    # The verdict has exact numbers, but for one of a report from before it had them.
+    return (
+        column.verdict.known or sum(cell.known for cell in cells),
+        column.verdict.within_tolerance or sum(cell.within_tolerance for cell in cells),
+    )
 
 
 def reasons(report: Report) -> list[Reason]:
@@ -193,16 +275,19 @@ def reasons(report: Report) -> list[Reason]:
     found += [Reason("against", f"Arm {a.label} failed: {a.failure}") for a in report.failures]
     for column in matrix(report).columns:
         found.append(_about(column))
+        found += _beside(report, column.verdict)
     with_floor = {floor.topology for floor in report.noise_floor}
     for floor in report.noise_floor:
         noisy = len({(c.workload, c.request) for c in floor.differences})
         kind: Literal["for", "open"] = "open" if noisy else "for"
         how = f"differs in {noisy} of {floor.requests}" if noisy else f"equal in {floor.requests}"
+        within = floor.within_tolerance
+        tolerated = f", {within} answers of them only within tolerance" if within else ""
         found.append(
             Reason(
                 kind,
                 f"{floor.topology}: {short_name(floor.reference)} against itself, {floor.runs} "
-                f"runs: {how} requests.",
+                f"runs: {how} requests{tolerated}.",
             )
         )
     for topology in dict.fromkeys(v.topology for v in report.topologies):
@@ -210,6 +295,10 @@ def reasons(report: Report) -> list[Reason]:
             found.append(
                 Reason("open", f"{topology}: no noise floor; the reference did not answer twice.")
             )
+    found += [
+        Reason("open", f"Workload {one.workload} was not run: {one.told}.")
+        for one in report.not_run
+    ]
     if report.left_behind:
         found.append(
             Reason("open", f"Shared memory that was left behind: {', '.join(report.left_behind)}.")
@@ -221,16 +310,36 @@ def reasons(report: Report) -> list[Reason]:
     ]
 
 
+def _pair(verdict: TopologyVerdict) -> str:
+    return f"{short_name(verdict.candidate)} against {short_name(verdict.reference)}"
+
+
+def _beside(report: Report, verdict: TopologyVerdict) -> Iterator[Reason]:
+    """Yield what a verdict rests on beside the requests that were compared."""
+    ranks = {
+        c.request
+        for c in report.placement
+        if c.result == "different"
+        and (c.topology, c.candidate) == (verdict.topology, verdict.candidate)
+    }
+    where = f"{verdict.topology}: {_pair(verdict)}"
+    if ranks:
+        yield Reason("against", f"{where}: placed otherwise: {', '.join(sorted(ranks))}.")
+    if verdict.not_compared:
+        yield Reason("open", f"{where}: {verdict.not_compared} requests were not compared.")
+
+
 def _about(column: Column) -> Reason:
     verdict = column.verdict
-    pair = f"{short_name(verdict.candidate)} against {short_name(verdict.reference)}"
+    pair = _pair(verdict)
     if not verdict.requests:
         return Reason("open", f"{verdict.topology}: {pair}: not compared.")
     different = [c for cell in column.cells.values() for c in cell.different]
     if not different:
-        return Reason(
-            "for", f"{verdict.topology}: {pair}: all {verdict.requests} requests identical."
-        )
+        accepted = noise.describe_accepted(verdict.requests, *_accepted(column))
+        equal = f"all {verdict.requests} requests identical"
+        how = f"{accepted}, the others identical" if accepted else equal
+        return Reason("for", f"{verdict.topology}: {pair}: {how}.")
     outside = [c for x in column.cells.values() if x.state == "different" for c in x.different]
     first = describe_request((outside or different)[0])
     return Reason(

@@ -15,19 +15,21 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
 
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity.known import DeclaredDifference
 from vllm_ray_compat.parity.tolerance import Declared, Tolerance, check_fields
+from vllm_ray_compat.parity.workloads.images import Image
 
 SCHEMA = "vllm_ray_compat.suite/1"
 
@@ -68,6 +70,9 @@ _PROMPTS = ("text", "token_ids", "messages", "embeddings")
 class Prompt(_Strict):
     """A text or token ids, repeated: ``{"text": "one two ", "times": 40}``; chat messages; or
     embeddings, for an engine with ``enable_prompt_embeds``: ``{"embeddings": {"tokens": 12}}``.
+
+    ``images`` go with all but embeddings: ``"images": [{"size": [64, 48], "seed": 1}]``; where a
+    model wants placeholders, they are in the text, and the images come in their order.
     """
 
     text: str | None = None
@@ -75,6 +80,7 @@ class Prompt(_Strict):
     messages: tuple[dict[str, Any], ...] | None = None
     embeddings: Embeddings | None = None
     times: int = Field(default=1, ge=1)
+    images: tuple[Image, ...] = ()
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Prompt:
@@ -83,13 +89,15 @@ class Prompt(_Strict):
             raise ValueError(f"a prompt is one of {', '.join(_PROMPTS)}; here: {given}")
         if self.times != 1 and (self.text is None and self.token_ids is None):
             raise ValueError(f"times repeats a text or token ids; {given[0]} stand once")
+        if self.images and self.embeddings is not None:
+            raise ValueError("images go with a text, token ids or messages, not with embeddings")
         return self
 
     def render(self) -> Any:
-        """Return what vLLM takes: a text, or a dictionary with token ids.
+        """Return what vLLM takes, but for images: a text, or a dictionary with token ids.
 
         Messages are for the chat template of the model, and embeddings for its size, which only
-        the engine has: both are returned as they are.
+        the engine has: both are returned as they are. Images are put beside it there, too.
         """
         if self.text is not None:
             return self.text * self.times
@@ -139,26 +147,49 @@ class Operation(_Strict):
 
 
 class Unavailable(_Strict):
-    """Where a workload cannot run at all, whatever the executor: named, never left out in silence.
+    """What cannot run a workload: named, never left out in silence.
 
-    ``on`` is the platform (``cpu``, ``cuda``); ``vllm`` a version specifier, empty for every one.
+    ``on`` is a platform (``cpu``, ``cuda``) that cannot, whatever the executor; ``backend`` an
+    executor that cannot by design, which is a known difference; with both, it is that executor
+    there. ``vllm`` is a version specifier, empty for every release.
     """
 
-    on: str
+    on: str | None = None
+    backend: Literal["legacy", "v2", "mp"] | None = None
     vllm: str = ""
-    why: str
-    source: str
+    why: str = Field(min_length=1)
+    source: str = Field(min_length=1)
 
-    def applies(self, platform: str, vllm: str) -> bool:
-        """Say whether this holds on *platform* with release *vllm*."""
-        return self.on == platform and SpecifierSet(self.vllm).contains(vllm, prereleases=True)
+    @field_validator("vllm")
+    @classmethod
+    def _is_specifier(cls, value: str) -> str:
+        try:
+            SpecifierSet(value)
+        except InvalidSpecifier:
+            raise ValueError(f"{value!r} is no version specifier, for example <0.33") from None
+        return value
+
+    @model_validator(mode="after")
+    def _says_what(self) -> Unavailable:
+        if self.on is None and self.backend is None:
+            raise ValueError("what cannot run it? Name a platform (on), a backend, or both")
+        return self
+
+    def applies(self, backend: str, platform: str, vllm: str) -> bool:
+        """Say whether this holds for an executor on *platform* with release *vllm*."""
+        return (
+            self.on in (None, platform)
+            and self.backend in (None, backend)
+            and SpecifierSet(self.vllm).contains(vllm, prereleases=True)
+        )
 
 
 class Workload(_Strict):
     """A batch of requests.
 
-    ``expects``: what must have happened to at least one request, or the workload proves nothing
-    (``preemption``).
+    ``expects``: what must have happened, or the workload proves nothing. ``preemption``: of at
+    least one request. ``images``: requests that differ in their images alone answer differently.
+    ``async-scheduling``: the engine schedules ahead, which vLLM may turn off by itself.
     """
 
     name: str
@@ -167,7 +198,7 @@ class Workload(_Strict):
     kind: Literal["generate", "embed"] = "generate"
     before: tuple[Operation, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
-    expects: tuple[Literal["preemption"], ...] = ()
+    expects: tuple[Literal["preemption", "images", "async-scheduling"], ...] = ()
     requests: tuple[Request, ...] = Field(min_length=1)
     tolerances: SuiteTolerances = {}
     known_differences: tuple[DeclaredDifference, ...] = ()
@@ -184,8 +215,9 @@ class Profile(_Strict):
     """A set of engine options of its own: each is an engine more to start in every arm.
 
     ``engine``: options beside those of the suite, and before them. ``model``: another model than
-    the run's, when the workloads need one (``tiny-moe``). ``engines``: how many live at once on
-    the host, each running the workloads. ``lora``: names of adapters that are made for the model.
+    the run's, when the workloads need one (``tiny-moe``, ``tiny-vision``). ``engines``: how many
+    live at once on the host, each running the workloads. ``lora``: names of adapters that are made
+    for the model.
     """
 
     about: str
