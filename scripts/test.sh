@@ -12,4 +12,4 @@ cd "$root"
 [ "$#" -eq 0 ] || exec pytest "$@"
 # Two workers for what needs no engine; engines have the machine to themselves.
 pytest -m "not engine" -n 2 --quiet
-CONFORMANCE=${CONFORMANCE:-quick} pytest -m engine
+CONFORMANCE=${CONFORMANCE:-quick} pytest -m engine --durations=25

@@ -13,6 +13,7 @@ from vllm_ray_compat.executors.placement import (
     parse_bundle_indices,
     place,
     read_bundles,
+    split_groups,
 )
 
 
@@ -69,14 +70,52 @@ def test_indices_are_the_rank_order_whatever_the_nodes() -> None:
     [
         ([0], "names 1 bundles, and there are 2 ranks"),
         ([0, 1, 2], "names 3 bundles"),
-        ([1, 1], "names a bundle twice"),
-        ([0, 7], "has no bundle 7, only 0 to 2"),
+        ([1, 1], "names bundle 1 more than once"),
+        ([0, 7], "has no bundle 7, only 0 to 3"),
         ([0, 2], "bundle 2 reserves no device"),
+        ([0, 3], "bundle 3 is on node A, which is dead"),
+        (
+            [7, 2, 2, 3],
+            "names 4 bundles, .*; it names bundle 2 more than once.*; the placement group has no "
+            "bundle 7.*; bundle 2 reserves.*; bundle 3 is on node A",
+        ),
     ],
 )
 def test_indices_that_cannot_be(indices: list[int], fault: str) -> None:
-    with pytest.raises(PlacementError, match=fault):
-        order("DDD", 2, indices, without_device="2")
+    with pytest.raises(PlacementError, match=f"VLLM_RAY_BUNDLE_INDICES=.*{fault}"):
+        place(bundles("DDDA", "2"), "D", 2, indices, alive={"D"})
+
+
+def test_a_dead_node_holds_no_rank() -> None:
+    placed = place(bundles("ADBD"), "D", 3, alive={"D", "B"})
+    assert [p.bundle_index for p in placed] == [1, 3, 2]
+    with pytest.raises(PlacementError, match="3 bundles with a device on a living node, and 4 ra"):
+        place(bundles("ADBD"), "D", 4, alive={"D", "B"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tp", "pp", "expected"),
+    [
+        ("DAA", 2, 1, "AA"),  # the driver's node is passed over
+        ("DDDAA", 2, 2, "DDAA"),
+        ("DAAAB", 2, 2, "DAAA"),  # one of two is split
+        ("DAAB", 2, 2, "DBAA"),  # so here, where going node by node would split both
+        ("DDDAAA", 2, 3, "DDDAAA"),  # one of three, whatever the order
+    ],
+)
+def test_a_tensor_parallel_group_is_on_one_node(
+    nodes: str, tp: int, pp: int, expected: str
+) -> None:
+    placed = place(bundles(nodes), "D", tp * pp, tensor_parallel_size=tp)
+    assert "".join(p.node_id for p in placed) == expected
+
+
+def test_a_split_group_is_named() -> None:
+    placed = place(bundles("DDDA"), "D", 4, tensor_parallel_size=2)
+    assert list(map(str, split_groups(placed, 2))) == [
+        "tensor-parallel group 1 (ranks 2 to 3) is on nodes D, A"
+    ]
+    assert split_groups(placed, 1) == []
 
 
 def test_too_few_bundles() -> None:
@@ -88,8 +127,21 @@ def test_too_few_bundles() -> None:
 
 def test_parse() -> None:
     assert parse_bundle_indices("3, 2,1") == [3, 2, 1]
-    with pytest.raises(PlacementError, match="is not a list of numbers"):
-        parse_bundle_indices("0,a")
+
+
+@pytest.mark.parametrize(
+    ("text", "bad"),
+    [
+        ("0,a,1.5", "'a', '1.5'"),
+        ("0 1", "'0 1'"),
+        ("0,", "''"),
+        (" ", "' '"),
+        ("-1,1_0", "'-1', '"),
+    ],
+)
+def test_what_is_no_list_of_numbers(text: str, bad: str) -> None:
+    with pytest.raises(PlacementError, match=f"is not a list of numbers .*: {bad}"):
+        parse_bundle_indices(text)
 
 
 def test_read() -> None:
@@ -110,6 +162,23 @@ def test_what_always_holds(nodes: list[str], data: st.DataObject) -> None:
     assert len(set(sequence)) == sum(
         1 for a, b in zip(["", *sequence], sequence, strict=False) if a != b
     )
+    if "D" in sequence:
+        assert sequence[0] == "D"
+    for node in set(sequence):
+        assert [p.local_rank for p in placed if p.node_id == node] == list(
+            range(sequence.count(node))
+        )
+
+
+@given(st.lists(st.sampled_from("DABC"), min_size=2, max_size=14), st.data())
+def test_as_few_groups_are_split_as_can_be(nodes: list[str], data: st.DataObject) -> None:
+    tp = data.draw(st.integers(1, min(4, len(nodes))))
+    pp = data.draw(st.integers(1, len(nodes) // tp))
+    placed = place(bundles("".join(nodes)), "D", tp * pp, tensor_parallel_size=tp)
+    assert len({p.bundle_index for p in placed}) == len(placed) == tp * pp
+    whole = sum(nodes.count(node) // tp for node in set(nodes))
+    assert len(split_groups(placed, tp)) == max(0, pp - whole)
+    sequence = [p.node_id for p in placed]
     if "D" in sequence:
         assert sequence[0] == "D"
     for node in set(sequence):

@@ -21,6 +21,7 @@ from vllm_ray_compat.executors.placement import (
     parse_bundle_indices,
     place,
     read_bundles,
+    split_groups,
 )
 from vllm_ray_compat.names import LOGGER_NAME
 
@@ -114,16 +115,32 @@ def _wait_until_ready(handle: PlacementGroup) -> None:
         pause = min(pause * 2, 120.0)
 
 
-def place_ranks(
-    group: Group, device_key: str, driver_node: str, world_size: int
-) -> list[RankPlacement]:
+def place_ranks(group: Group, device_key: str, driver_node: str) -> list[RankPlacement]:
     """Give every rank its bundle, by the group's table and ``VLLM_RAY_BUNDLE_INDICES``.
+
+    Warns of each tensor-parallel group that had to be split over nodes.
 
     Raises:
         PlacementError: see :func:`vllm_ray_compat.executors.placement.place`.
     """
+    config = group.parallel_config
     table = placement_group_table(group.handle)
     bundles = read_bundles(group.handle.bundle_specs, table["bundles_to_node_id"], device_key)
     by_hand = os.environ.get("VLLM_RAY_BUNDLE_INDICES", "")
-    indices = parse_bundle_indices(by_hand) if by_hand else None
-    return place(bundles, driver_node, world_size, indices)
+    placed = place(
+        bundles,
+        driver_node,
+        config.world_size,
+        parse_bundle_indices(by_hand) if by_hand else None,
+        tensor_parallel_size=config.tensor_parallel_size,
+        alive={node["NodeID"] for node in ray.nodes() if node["Alive"]},
+    )
+    for split in split_groups(placed, config.tensor_parallel_size):
+        _logger.warning(
+            "%s: each layer's all-reduce goes over the network. %s",
+            str(split).capitalize(),
+            "Name the bundles of one node for it in VLLM_RAY_BUNDLE_INDICES."
+            if by_hand
+            else "Reserve its bundles on one node, or lower the tensor parallel size.",
+        )
+    return placed

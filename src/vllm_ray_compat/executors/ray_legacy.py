@@ -71,7 +71,7 @@ class RayLegacyExecutor(Failure, Executor):  # type: ignore[misc]
         ray_cluster.connect(config)
         resources.group = ray_cluster.acquire_group(config, key, pin_to_driver=True)
         driver_node = ray.get_runtime_context().get_node_id()
-        placed = ray_cluster.place_ranks(resources.group, key, driver_node, config.world_size)
+        placed = ray_cluster.place_ranks(resources.group, key, driver_node)
         created = [self._actor(p, resources.group) for p in placed]
         resources.actors = created
         found = startup.collect(

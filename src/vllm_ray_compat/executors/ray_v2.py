@@ -93,7 +93,7 @@ class RayExecutorV2(Failure, MultiprocExecutor):  # type: ignore[misc]
         ray_cluster.connect(parallel_config)
         resources.group = ray_cluster.acquire_group(parallel_config, key)
         driver_node = ray.get_runtime_context().get_node_id()
-        placed = ray_cluster.place_ranks(resources.group, key, driver_node, self.world_size)
+        placed = ray_cluster.place_ranks(resources.group, key, driver_node)
 
         local = local_ranks_of(placed, driver_node)
         self.rpc_broadcast_mq = resources.broadcast = MessageQueue(
