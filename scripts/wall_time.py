@@ -5,9 +5,10 @@
 
 Records some workloads of suite `full` that share a profile, all in one engine, and then each in an
 engine of its own, as test suites do that start an engine a case. Both are whole commands (`parity
-record`), each with a Ray cluster of its own. From the two follow the seconds that an engine costs
-and, with the report of a run of the whole suite (``--report``), what that run would have taken with
-an engine for each workload. Prints one JSON object; times in seconds.
+record`), each with a Ray cluster of its own; from the two follow the seconds that an engine costs.
+With the report of a run of the whole suite (``--report``) it says, too, what that run would have
+taken with an engine for each workload, by the run's own times. Prints one JSON object; times in
+seconds.
 """
 
 from __future__ import annotations
@@ -44,23 +45,25 @@ def record(suite: dict[str, Any], options: argparse.Namespace, folder: Path) -> 
     return time.monotonic() - began
 
 
-def arithmetic(report: Path, engine_s: float) -> dict[str, Any]:
+def arithmetic(report: Path) -> dict[str, Any]:
     """Return what the run of *report* took, and what it would take with an engine a workload.
 
-    An arm is a start and its workloads. One with n of them would be n starts and the same
-    workloads; with several engines at once, each of them.
+    An arm is a start and its workloads. One with n of them would be n starts like its own, and
+    the same workloads.
     """
     found = json.loads((report / "report.json").read_text(encoding="utf-8"))
-    arms = [a for a in found["arms"] if a["failure"] is None]
-    workloads = sum(len(arm["timings"]["workloads_s"]) for arm in arms)
-    work_s = sum(sum(arm["timings"]["workloads_s"].values()) for arm in arms)
-    shared = engine_s * len(arms) + work_s
-    alone = engine_s * workloads + work_s
+    arms = [arm["timings"] for arm in found["arms"] if arm["failure"] is None]
+    work = [sum(arm["workloads_s"].values()) for arm in arms]
+    # "name@2" is the same workload in the second of an arm's engines.
+    counts = [len({name.partition("@")[0] for name in arm["workloads_s"]}) for arm in arms]
+    starts = [arm["total_s"] - its for arm, its in zip(arms, work, strict=True)]
+    shared = sum(starts) + sum(work)
+    alone = sum(n * start for n, start in zip(counts, starts, strict=True)) + sum(work)
     return {
         "arms": len(arms),
-        "workloads_of_all_arms": workloads,
-        "work_s": round(work_s),
-        "took_s": found["took_s"],
+        "starts_with_an_engine_each": sum(counts),
+        "start_mean_s": round(sum(starts) / len(arms), 1),
+        "work_s": round(sum(work)),
         "shared_s": round(shared),
         "engine_each_s": round(alone),
         "times_shorter": round(alone / shared, 2),
@@ -95,7 +98,7 @@ def main() -> int:
         "one_engine_s": round(engine_s, 1),
     }
     if options.report is not None:
-        told["whole_suite"] = arithmetic(options.report, engine_s)
+        told["whole_suite"] = arithmetic(options.report)
     print(json.dumps(told, indent=2))
     return 0
 
