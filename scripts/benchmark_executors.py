@@ -40,7 +40,8 @@ import psutil
 from benchmark_ratios import conclude, table
 
 from vllm_ray_compat.parity import environment
-from vllm_ray_compat.parity.arm import MP, ArmSpec, short_name
+from vllm_ray_compat.parity.arm import ArmSpec
+from vllm_ray_compat.parity.backends import MP, short_name
 from vllm_ray_compat.parity.cluster import RayCluster, members
 from vllm_ray_compat.parity.models import find_model
 from vllm_ray_compat.parity.ownership import Segments, kill_all, session_members

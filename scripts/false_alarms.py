@@ -17,30 +17,13 @@ import json
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-CLI = [sys.executable, "-m", "vllm_ray_compat"]
+from recording import CLI, record
 
-
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, "parity", *arguments], capture_output=True, text=True, check=False)
-
-
-def record(backend: str, options: argparse.Namespace, folder: Path) -> float:
-    """Record once into *folder*; return the seconds it took."""
-    began = time.monotonic()
-    done = call(
-        *("record", "--backend", backend, "--suite", options.suite),
-        *("--topology", options.topology, "--report-dir", str(folder)),
-    )
-    if done.returncode:
-        print(done.stdout, done.stderr, file=sys.stderr, sep="\n")
-        print(f"{backend} could not be recorded; its logs are in {folder}", file=sys.stderr)
-        raise SystemExit(3)
-    return time.monotonic() - began
+from vllm_ray_compat.parity.statistics import smallest_fraction
 
 
 def main() -> int:
@@ -57,7 +40,7 @@ def main() -> int:
     alarms: list[str] = []
     took: list[float] = []
     for backend in backends:
-        took.append(record(backend, options, work / f"{backend}-0"))
+        took.append(record(backend, options.topology, options.suite, work / f"{backend}-0"))
         print(f"{backend}: the first one, {took[-1]:.0f} s", flush=True)
     began = time.monotonic()
     done = 0
@@ -66,9 +49,14 @@ def main() -> int:
             break
         backend = backends[number % len(backends)]
         folder = work / f"{backend}-{number}"
-        took.append(record(backend, options, folder))
+        took.append(record(backend, options.topology, options.suite, folder))
         done = number
-        found = call("compare", str(work / f"{backend}-0"), str(folder))
+        found = subprocess.run(
+            [*CLI, "compare", str(work / f"{backend}-0"), str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         print(f"{number} {backend}: exit code {found.returncode}, {took[-1]:.0f} s", flush=True)
         if found.returncode:
             alarms.append(str(folder))
@@ -81,8 +69,8 @@ def main() -> int:
         "backends": backends,
         "runs": done,
         "false_alarms": len(alarms),
-        # of n runs without one: what a rate of alarms can still be, at 95 %
-        "rate_at_most": None if alarms or not done else round(1 - 0.05 ** (1 / done), 3),
+        # what a rate of alarms can still be, at 95 %, when there was none
+        "rate_at_most": None if alarms else smallest_fraction(done),
         "recording_median_s": round(statistics.median(took), 1),
         "kept": alarms,
     }

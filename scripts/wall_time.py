@@ -15,34 +15,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
+from recording import record
+
+from vllm_ray_compat.parity.capture import of_suite
 from vllm_ray_compat.parity.workloads import load_suite
 
 WORKLOADS = ("greedy", "logprobs", "stop", "structured", "abort")
-
-
-def record(suite: dict[str, Any], options: argparse.Namespace, folder: Path) -> float:
-    """Record *suite*; return the seconds that the command took."""
-    file = folder / "suite.json"
-    file.write_text(json.dumps(suite), encoding="utf-8")
-    began = time.monotonic()
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "vllm_ray_compat", "parity", "record"),
-            *("--backend", options.backend, "--topology", options.topology),
-            *("--suite", str(file), "--report-dir", str(folder / "report")),
-        ],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    return time.monotonic() - began
 
 
 def arithmetic(report: Path) -> dict[str, Any]:
@@ -54,8 +37,7 @@ def arithmetic(report: Path) -> dict[str, Any]:
     found = json.loads((report / "report.json").read_text(encoding="utf-8"))
     arms = [arm["timings"] for arm in found["arms"] if arm["failure"] is None]
     work = [sum(arm["workloads_s"].values()) for arm in arms]
-    # "name@2" is the same workload in the second of an arm's engines.
-    counts = [len({name.partition("@")[0] for name in arm["workloads_s"]}) for arm in arms]
+    counts = [len(set(map(of_suite, arm["workloads_s"]))) for arm in arms]
     starts = [arm["total_s"] - its for arm, its in zip(arms, work, strict=True)]
     shared = sum(starts) + sum(work)
     alone = sum(n * start for n, start in zip(counts, starts, strict=True)) + sum(work)
@@ -83,8 +65,10 @@ def main() -> int:
         parts = {"together": chosen, **{w["name"]: [w] for w in chosen}}
         took = {}
         for name, workloads in parts.items():
-            (place := Path(folder) / name).mkdir()
-            took[name] = record({**suite, "workloads": workloads}, options, place)
+            file = Path(folder) / f"{name}.json"
+            file.write_text(json.dumps({**suite, "workloads": workloads}), encoding="utf-8")
+            report = Path(folder) / name
+            took[name] = record(options.backend, options.topology, str(file), report)
             print(f"{name}: {took[name]:.1f} s", file=sys.stderr, flush=True)
     together = took.pop("together")
     each = sum(took.values())

@@ -593,18 +593,22 @@ def test_two_python_environments_in_one_run(cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "report" / "tp2-candidate-mp@0.32.0.jsonl").is_file()
 
 
-def test_a_recording_says_what_it_left_out(environ: dict[str, str], tmp_path: Path) -> None:
-    suite = suite_file(tmp_path, {"backend": "mp"})
-    done = subprocess.run(
+def record(environ: dict[str, str], folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [
             *(sys.executable, "-m", "vllm_ray_compat", "parity", "record", "--backend", "mp"),
-            *("--topology", "tp2", "--suite", str(suite), "--report-dir", str(tmp_path / "kept")),
+            *("--topology", "tp2", "--report-dir", str(folder), *more),
         ],
         env=environ,
         capture_output=True,
         text=True,
         timeout=100,
     )
+
+
+def test_a_recording_says_what_it_left_out(environ: dict[str, str], tmp_path: Path) -> None:
+    suite = suite_file(tmp_path, {"backend": "mp"})
+    done = record(environ, tmp_path / "kept", "--suite", str(suite))
     assert done.returncode == 0, done.stderr
     assert (
         "workload special: not run, known difference: mp cannot run it: it has no kernel for it "
@@ -620,17 +624,7 @@ def test_one_executor_can_be_recorded(environ: dict[str, str], tmp_path: Path) -
     body = {"prompt": "Go", "max_tokens": 4}
     lines = [{"custom_id": f"c{n}", "url": "/v1/completions", "body": body} for n in range(3)]
     traffic.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "vllm_ray_compat", "parity", "record", "--backend", "mp"),
-            *("--topology", "tp2", "--requests", str(traffic)),
-            *("--report-dir", str(tmp_path / "kept")),
-        ],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = record(environ, tmp_path / "kept", "--requests", str(traffic))
     assert done.returncode == 0, done.stderr
     capture = tmp_path / "kept" / "tp2-reference-mp.jsonl"
     assert f"{capture}: complete" in done.stdout

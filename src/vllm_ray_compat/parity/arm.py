@@ -160,7 +160,7 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
         if (what := unmet(workload, engine)) is not None:
             raise ArmFailedError("workload", what)
         for number, llm in enumerate(llms, 1):
-            name = workload.name if number == 1 else f"{workload.name}@{number}"
+            name = cap.of_engine(workload.name, number)
             out.phase("workload", name)
             if tracer is not None:
                 tracer.workload = name

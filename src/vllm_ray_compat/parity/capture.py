@@ -36,8 +36,13 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def of_engine(workload: str, number: int) -> str:
+    """Return a workload as an arm names it for its engine of that *number*: ``name@2``, …"""
+    return workload if number == 1 else f"{workload}@{number}"
+
+
 def of_suite(workload: str) -> str:
-    """Return a workload as the suite names it: of several engines, each has a ``name@2`` of it."""
+    """Return a workload as the suite names it, without the number of an engine."""
     return workload.partition("@")[0]
 
 

@@ -152,7 +152,7 @@ def _workloads(checked: Plan) -> list[rep.SuiteWorkload]:
     """Return what was asked; a workload of a profile with several engines once for each."""
     return [
         rep.SuiteWorkload(
-            name=workload.name if number == 1 else f"{workload.name}@{number}",
+            name=cap.of_engine(workload.name, number),
             about=workload.about,
             requests=len(workload.requests),
         )

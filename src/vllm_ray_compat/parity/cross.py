@@ -154,15 +154,15 @@ def compare_captures(
             for backend in dict.fromkeys(c.header.backend for c in theirs) or [_NONE]:
                 found: list[Compared] = []
                 names = _Names(_backend(mine), backend)
-                for other in (c for c in theirs if c.header.backend == backend):
+                others = [c for c in theirs if c.header.backend == backend]
+                for other in others:
                     alone = len(left) == len(right) == 1
                     for one in (c for c in mine if alone or _kind(c) == _kind(other)):
                         names = _names(one, other)
                         found.append(compare(one, other, names))
                         gaps.append(rep.gaps_of(one.header.topology, one, other, names))
                     arms.append(_arm(other, CANDIDATE, names.candidate))
-                here = [*mine, *(c for c in theirs if c.header.backend == backend)]
-                left_out = dict.fromkeys(one for c in here for one in c.header.not_run)
+                left_out = dict.fromkeys(one for c in (*mine, *others) for one in c.header.not_run)
                 verdict = rep.topology_verdict(
                     topology,
                     names,
@@ -173,7 +173,7 @@ def compare_captures(
                 )
                 # Whoever names one capture of a folder's many means that one.
                 if found and reference.is_dir() and candidate.is_dir():
-                    lacking = _without_partner(mine, here[len(mine) :])
+                    lacking = _without_partner(mine, others)
                     verdict.not_compared += lacking
                     if lacking and verdict.verdict == "pass":
                         verdict.verdict = "inconclusive"
