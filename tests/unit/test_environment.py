@@ -26,3 +26,11 @@ def test_workers_of_all_arms_have_the_same_priority() -> None:
     assert base_environment({}, cpu=True)["RAY_worker_niceness"] == "0"
     callers = {"RAY_worker_niceness": "15"}
     assert base_environment(callers, cpu=True)["RAY_worker_niceness"] == "15"
+
+
+def test_the_model_runner_is_pinned_unless_the_caller_names_one() -> None:
+    assert base_environment({}, cpu=False)["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    callers = {"VLLM_USE_V2_MODEL_RUNNER": "1", "PYTHONHASHSEED": "7"}
+    base = base_environment(callers, cpu=False)
+    assert base["VLLM_USE_V2_MODEL_RUNNER"] == "1"
+    assert base["PYTHONHASHSEED"] == "0", "nobody's but the run's"

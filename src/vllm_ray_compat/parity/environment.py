@@ -8,17 +8,19 @@ from vllm_ray_compat.names import FLAG_NAME, INVALID_FLAG_NAME, PLUGIN_NAME, PRE
 from vllm_ray_compat.parity.backends import MP, is_class
 from vllm_ray_compat.schedule import Backend
 
-#: Both arms get these. The model runner is pinned because the legacy executor is wrong with V2's
-#: (defect L-2); PYTHONHASHSEED because block hashes depend on it.
+#: Both arms get these. PYTHONHASHSEED because block hashes depend on it.
 _PINS = {
     "PYTHONHASHSEED": "0",
     "PYTHONUNBUFFERED": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_USE_V2_MODEL_RUNNER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
 }
+
+#: Both arms get these unless the caller has set them. The model runner, because the legacy executor
+#: is wrong with V2's (defect L-2); who wants to see that, or V2 against ``mp`` with it, sets it.
+_DEFAULTS = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 
 #: Pins of the CPU platform: no NUMA binding and one thread a worker in every arm (``mp`` would
 #: bind its workers to cores, Ray gives its own one thread), the same priority (Ray's workers are at
@@ -45,9 +47,9 @@ def base_environment(environ: Mapping[str, str], *, cpu: bool) -> dict[str, str]
     """Return the environment that Ray and every arm share.
 
     The caller's variables stay, but for the flag, the ``RAYCOMPAT_*`` settings (only which
-    repairs are applied stays) and what would steer a single engine. On the CPU a value the
-    caller set for one of the pins wins, for all arms alike. An allow-list of plugins gets ours
-    added.
+    repairs are applied stays) and what would steer a single engine. A value the caller set for the
+    model runner or, on the CPU, for one of its pins wins, for all arms alike. An allow-list of
+    plugins gets ours added.
 
     Args:
         environ: the caller's environment.
@@ -62,8 +64,8 @@ def base_environment(environ: Mapping[str, str], *, cpu: bool) -> dict[str, str]
     allowed = kept.get("VLLM_PLUGINS")
     if allowed is not None and PLUGIN_NAME not in allowed.split(","):
         kept["VLLM_PLUGINS"] = ",".join(filter(None, [allowed, PLUGIN_NAME]))
-    cpu_pins = {k: kept.get(k, v) for k, v in _CPU_PINS.items()} if cpu else {}
-    return {**kept, **_PINS, **cpu_pins}
+    defaults = {**_DEFAULTS, **(_CPU_PINS if cpu else {})}
+    return {**defaults, **kept, **_PINS}
 
 
 def arm_environment(

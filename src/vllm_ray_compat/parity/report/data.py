@@ -219,7 +219,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         backend="legacy",
         what="is wrong with Model Runner V2 when there are several pipeline stages",
         source="measured on vLLM 0.25.1: wrong tokens in the first batch, then a hang",
-        effect="VLLM_USE_V2_MODEL_RUNNER=0 in every arm",
+        effect="VLLM_USE_V2_MODEL_RUNNER=0 in every arm, unless the shell sets it",
     ),
     KnownDifference(
         backend="legacy",
