@@ -45,6 +45,7 @@ from vllm_ray_compat.parity.backends import MP, short_name
 from vllm_ray_compat.parity.cluster import RayCluster, members
 from vllm_ray_compat.parity.models import find_model
 from vllm_ray_compat.parity.ownership import Segments, kill_all, session_members
+from vllm_ray_compat.parity.plan import parse_engine_args
 from vllm_ray_compat.parity.topology import parse_topology
 from vllm_ray_compat.schedule import Backend
 from vllm_ray_compat.vllm_api import find_vllm
@@ -126,7 +127,7 @@ def start(
         suite=Path("smoke"),
         capture=Path(os.devnull),
         expected_executor="",
-        engine_args=model.engine_args,
+        engine_args={**model.engine_args, **parse_engine_args(options.engine_arg)},
     )
     environ = environment.arm_environment(
         environment.base_environment(os.environ, cpu=cpu),
@@ -251,6 +252,13 @@ def main() -> None:
     parser.add_argument("--reference", default=MP, help=help_text)
     parser.add_argument("--candidate", default=Backend.V2.value, help=help_text)
     parser.add_argument("--topology", default="tp2")
+    parser.add_argument(
+        "--engine-arg",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a vLLM engine argument for both; repeatable",
+    )
     parser.add_argument("--rounds", type=int, default=20, help="six or more give an interval")
     parser.add_argument(
         "--at-most", type=float, default=180, help="seconds after which no further round begins"
