@@ -50,6 +50,12 @@ SPECS: tuple[Spec, ...] = (
         "all (the default), none, names separated by commas, or all but some: all,-name,-name.",
     ),
     Spec(
+        "RAYCOMPAT_PLACEMENT_TIMEOUT_S",
+        "seconds, more than 0",
+        "How long a start waits for its placement group. Unset: 300, and 15 where the nodes there "
+        "are can never hold it and no autoscaler runs.",
+    ),
+    Spec(
         "RAYCOMPAT_CPU",
         "0 or 1",
         "Activates the CPU platform that lets vLLM's CPU build run its Ray executors. Must be "
@@ -74,8 +80,9 @@ class Settings:
     """The parsed variables.
 
     ``repairs`` holds the names of the repairs to apply, None meaning all but the
-    ``unwanted_repairs``; ``unknown`` holds names with our prefix that we do not know;
-    ``plugin_allowed`` is whether vLLM's own ``VLLM_PLUGINS`` lets this package load.
+    ``unwanted_repairs``; ``placement_timeout_s`` is None where nobody set it; ``unknown`` holds
+    names with our prefix that we do not know; ``plugin_allowed`` is whether vLLM's own
+    ``VLLM_PLUGINS`` lets this package load.
     """
 
     phase: int | None = None
@@ -86,6 +93,7 @@ class Settings:
     disable: bool = False
     repairs: frozenset[str] | None = None
     unwanted_repairs: frozenset[str] = frozenset()
+    placement_timeout_s: float | None = None
     plugin_allowed: bool = True
     unknown: tuple[str, ...] = ()
 
@@ -137,6 +145,20 @@ def _read_repairs(text: str) -> tuple[frozenset[str] | None, frozenset[str], lis
     return frozenset(names), nothing, faults
 
 
+def _read_seconds(text: str) -> float | None:
+    """Return the seconds in *text*, None for an empty one.
+
+    Raises:
+        ValueError: it is no finite number above 0.
+    """
+    if not text:
+        return None
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):  # nan, too
+        raise ValueError(text)
+    return seconds
+
+
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Read every ``RAYCOMPAT_*`` variable of *environ* (default ``os.environ``).
 
@@ -166,6 +188,14 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
             faults.append(f"RAYCOMPAT_PHASE={phase_text!r} (accepted: 0, 1, 2 or 3)")
     wanted, unwanted, bad = _read_repairs(text("RAYCOMPAT_REPAIRS"))
     faults += bad
+    timeout_s: float | None = None
+    timeout_text = text("RAYCOMPAT_PLACEMENT_TIMEOUT_S")
+    try:
+        timeout_s = _read_seconds(timeout_text)
+    except ValueError:
+        faults.append(
+            f"RAYCOMPAT_PLACEMENT_TIMEOUT_S={timeout_text!r} (accepted: seconds, more than 0)"
+        )
     settings = Settings(
         phase=phase,
         phase_source="" if phase is None else f"environment variable RAYCOMPAT_PHASE={phase}",
@@ -175,6 +205,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         disable=switch("RAYCOMPAT_DISABLE"),
         repairs=wanted,
         unwanted_repairs=unwanted,
+        placement_timeout_s=timeout_s,
         plugin_allowed=(
             (allowed := env.get("VLLM_PLUGINS")) is None or PLUGIN_NAME in allowed.split(",")
         ),

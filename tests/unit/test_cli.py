@@ -56,6 +56,26 @@ def test_status_json_has_what_is_promised() -> None:
     assert status["next_change"]["release"] == "0.33.0"
 
 
+def test_status_says_the_order_of_ranks() -> None:
+    placement = json.loads(cli("status", "--json").stdout)["placement"]
+    assert placement["bundle_indices"] is None
+    done = cli("status", "--json", "--flag", "0", VLLM_RAY_BUNDLE_INDICES="1, 0")
+    placement = json.loads(done.stdout)["placement"]
+    assert placement["rank_order"] == "listed_then_sorted"
+    assert placement["other_backend"]["rank_order"] == "as_listed"
+    assert placement["bundle_indices"] == {"raw": "1, 0", "value": [1, 0], "error": None}
+    text = cli("status", "--flag", "1", VLLM_RAY_BUNDLE_INDICES="1, 0").stdout
+    assert "rank order:  rank 0 runs in the first bundle that VLLM_RAY_BUNDLE_INDICES" in text
+    assert "bundles:     1, 0, from VLLM_RAY_BUNDLE_INDICES" in text
+    assert "The legacy executor has another order: VLLM_RAY_BUNDLE_INDICES chooses" in text
+
+
+def test_bundle_indices_that_cannot_be_fail_status() -> None:
+    done = cli("status", VLLM_RAY_BUNDLE_INDICES="0,x")
+    assert done.returncode == 1
+    assert "ERROR:       VLLM_RAY_BUNDLE_INDICES='0,x' is not a list of numbers" in done.stdout
+
+
 def test_status_for_a_person() -> None:
     done = cli("status")
     assert done.returncode == 0

@@ -20,6 +20,7 @@ CORE = [
     "vllm_ray_compat.platforms",
     "vllm_ray_compat.executors.catalog",
     "vllm_ray_compat.executors.environment",
+    "vllm_ray_compat.executors.rank_order",
     "vllm_ray_compat.executors.repairs",
     "vllm_ray_compat.parity.matrix",
 ]

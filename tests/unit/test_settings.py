@@ -16,12 +16,14 @@ def test_everything_set() -> None:
             "RAYCOMPAT_PHASE": "3",
             "RAYCOMPAT_STRICT": "1",
             "RAYCOMPAT_RESTORE_LEGACY": " 1 ",
+            "RAYCOMPAT_PLACEMENT_TIMEOUT_S": " 2.5",
             "RAYCOMPAT_CPU": "0",
             "RAYCOMPAT_DISABLE": "",
         }
     )
     assert (found.phase, found.strict, found.restore_legacy) == (3, True, True)
     assert (found.cpu, found.disable) == (False, False)
+    assert found.placement_timeout_s == 2.5
     assert found.phase_source == "environment variable RAYCOMPAT_PHASE=3"
 
 
@@ -31,6 +33,12 @@ def test_all_errors_at_once() -> None:
     assert "RAYCOMPAT_PHASE='4' (accepted: 0, 1, 2 or 3)" in str(caught.value)
     assert "RAYCOMPAT_STRICT='yes' (accepted: 0 or 1)" in str(caught.value)
     assert caught.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "5 min", "nan", "inf"])
+def test_seconds_to_wait_for_a_placement_group(value: str) -> None:
+    with pytest.raises(SettingsError, match=f"TIMEOUT_S='{value}' .accepted: seconds, more than 0"):
+        read_settings({"RAYCOMPAT_PLACEMENT_TIMEOUT_S": value})
 
 
 def test_unknown_names_are_kept_for_a_warning() -> None:

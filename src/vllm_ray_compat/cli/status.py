@@ -10,15 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from vllm_ray_compat.errors import EXIT_DIFFERENCE, EXIT_HOLDS, unknown
-from vllm_ray_compat.executors import catalog
+from vllm_ray_compat.executors import catalog, rank_order
 from vllm_ray_compat.flag import Flag, parse_flag, read_flag
 from vllm_ray_compat.schedule import Phase
-from vllm_ray_compat.selector import Decision, rehearse, select
+from vllm_ray_compat.selector import PROVIDER_COMPAT, Decision, rehearse, select
 from vllm_ray_compat.settings import read_settings
 
 ABOUT = 'Say which executor serves distributed_executor_backend="ray" here, and why.'
@@ -29,8 +29,9 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="vllm-ray-compat status",
         description=ABOUT,
-        epilog="Exits 0; 1 when RAYCOMPAT_STRICT=1 makes a warning an error or the executor is "
-        "not there; 2 for wrong usage or an invalid flag; 3 without vLLM.",
+        epilog="Exits 0; 1 when RAYCOMPAT_STRICT=1 makes a warning an error, the executor is not "
+        "there, or VLLM_RAY_BUNDLE_INDICES is no list of bundles; 2 for wrong usage or an invalid "
+        "flag; 3 without vLLM.",
         allow_abbrev=False,
     )
     made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
@@ -49,12 +50,18 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv)
     decision = decide(arguments.as_of_vllm, arguments.flag, arguments.phase)
     present = catalog.is_present(decision)
+    placement = rank_order.describe(decision.backend, whole_groups=keeps_groups_whole(decision))
     if arguments.json:
-        text = json.dumps({**decision.to_dict(), "executor_present": present}, indent=2)
+        shown = {**decision.to_dict(), "executor_present": present, "placement": placement}
+        text = json.dumps(shown, indent=2)
     else:
-        text = render(decision, present)
+        text = render(decision, present, placement)
     sys.stdout.write(text + "\n")
-    failed = not present or (decision.strict and bool(decision.warnings))
+    failed = (
+        not present
+        or (decision.strict and bool(decision.warnings))
+        or bool(placement["bundle_indices"] and placement["bundle_indices"]["error"])
+    )
     return EXIT_DIFFERENCE if failed else EXIT_HOLDS
 
 
@@ -78,8 +85,28 @@ def _flag(text: str | None) -> Flag:
     return Flag(source="--flag") if text == "unset" else parse_flag(text, "--flag")
 
 
-def render(decision: Decision, present: bool) -> str:
-    """Return the text form of a decision."""
+def keeps_groups_whole(decision: Decision) -> bool:
+    """Say whether the executor chosen keeps tensor-parallel groups on one node where it can."""
+    return decision.provider == PROVIDER_COMPAT or any(
+        repair.name == rank_order.WHOLE_GROUPS for repair in decision.repairs
+    )
+
+
+def _placement_rows(placement: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    indices, other = placement["bundle_indices"], placement["other_backend"]
+    yield "rank order", placement["rule"]
+    if indices is None:
+        return
+    if other is not None:
+        yield "note", f"The {other['backend']} executor has another order: {other['rule']}."
+    if indices["error"]:
+        yield "ERROR", indices["error"]
+    else:
+        yield "bundles", f"{', '.join(map(str, indices['value']))}, from {rank_order.INDICES_NAME}"
+
+
+def render(decision: Decision, present: bool, placement: Mapping[str, Any]) -> str:
+    """Return the text form of a decision and of :func:`rank_order.describe`."""
     change = decision.next_change
     rows: list[tuple[str, Any]] = [
         ("vLLM", decision.vllm),
@@ -95,6 +122,7 @@ def render(decision: Decision, present: bool) -> str:
             )
             for r in decision.repairs
         ),
+        *_placement_rows(placement),
         *(("because", reason) for reason in decision.reasons),
         *(("note", note) for note in decision.notes),
         *(
