@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import combinations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from vllm_ray_compat.executors.placement import (
     Bundle,
     PlacementError,
+    check_bundles,
     local_ranks_of,
     parse_bundle_indices,
     place,
@@ -125,6 +129,60 @@ def test_too_few_bundles() -> None:
         order("DDD", 3, without_device="1")
 
 
+@pytest.mark.parametrize(
+    ("specs", "fault"),
+    [
+        (
+            [{"GPU": 2}],
+            "Bundle 0 of the placement group reserves more than one GPU.*{'GPU': 1}. . 2",
+        ),
+        ([{"GPU": 1}, {"GPU": 1}, {"GPU": 4}], "Bundle 2 .* more than one GPU"),
+        ([{"GPU": 1}, {"CPU": 8}], "has 1 bundles with a GPU, and 2 ranks need one each"),
+        ([{"NPU": 1}, {"NPU": 1}], "has 0 bundles with a GPU"),
+        ([{"GPU": 1}, {"GPU": 0.5}], "1 bundles with a GPU .1 more with less than the 1 that a ra"),
+    ],
+)
+def test_a_group_that_cannot_hold_the_engine(specs: list[dict[str, float]], fault: str) -> None:
+    with pytest.raises(PlacementError, match=fault):
+        check_bundles(specs, 2, "GPU")
+
+
+def test_a_group_that_can_hold_the_engine() -> None:
+    check_bundles([{"GPU": 1, "CPU": 3}, {"CPU": 1}, {"GPU": 1}, {"GPU": 0.5}], 2, "GPU")
+    check_bundles([{"GPU": 0.5}, {"GPU": 0.5}], 2, "GPU", devices_per_rank=0.5)
+
+
+def test_a_bundle_that_is_too_small_for_a_rank() -> None:
+    parts = [Bundle(0, "D", 0.5), Bundle(1, "D", 1.0), Bundle(2, "D", 1.0)]
+    assert [p.bundle_index for p in place(parts, "D", 2)] == [1, 2]
+    assert [p.bundle_index for p in place(parts, "D", 3, devices_per_rank=0.5)] == [0, 1, 2]
+    with pytest.raises(PlacementError, match="bundle 0 reserves 0.5 of a device, and a rank takes"):
+        place(parts, "D", 2, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tp", "pp", "expected"),
+    [
+        ("DAA", 2, 1, "DA"),  # split, where V2 passes the driver's node over
+        ("AADBB", 2, 2, "DBAA"),
+        ("DDAA", 2, 2, "DDAA"),
+        ("DAAB", 2, 2, "DBAA"),
+        ("DDAAAA", 4, 1, "DDAA"),
+    ],
+)
+def test_legacy_has_rank_0_on_the_drivers_node(nodes: str, tp: int, pp: int, expected: str) -> None:
+    placed = place(bundles(nodes), "D", tp * pp, tensor_parallel_size=tp, needs_driver=True)
+    assert "".join(p.node_id for p in placed) == expected
+
+
+def test_legacy_without_a_bundle_on_the_drivers_node() -> None:
+    with pytest.raises(PlacementError, match="no bundle with a device on the driver's node .D., a"):
+        place(bundles("AAB"), "D", 2, needs_driver=True)
+    with pytest.raises(PlacementError, match="INDICES=1,2: none of these bundles is on the driver"):
+        place(bundles("DAB"), "D", 2, [1, 2], needs_driver=True)
+    assert place(bundles("DAB"), "D", 2, [1, 0], needs_driver=True)[0].node_id == "A"
+
+
 def test_parse() -> None:
     assert parse_bundle_indices("3, 2,1") == [3, 2, 1]
 
@@ -168,6 +226,34 @@ def test_what_always_holds(nodes: list[str], data: st.DataObject) -> None:
         assert [p.local_rank for p in placed if p.node_id == node] == list(
             range(sequence.count(node))
         )
+
+
+def fewest_splits(nodes: list[str], tp: int, pp: int) -> int:
+    """Return the smallest number of split groups with rank 0 on D, by trying everything."""
+    there = Counter(nodes)
+    if there["D"] >= tp:
+        return max(0, pp - sum(amount // tp for amount in there.values()))
+    # The first group is split: it takes at least one of D's, and tp - 1 of any.
+    best = pp
+    for first in set(combinations(sorted(nodes), tp)):
+        if "D" in first:
+            left = there - Counter(first)
+            whole = min(pp - 1, sum(amount // tp for amount in left.values()))
+            best = min(best, pp - whole)
+    return best
+
+
+@given(st.lists(st.sampled_from("DABC"), min_size=2, max_size=9), st.data())
+def test_legacy_splits_as_few_groups_as_can_be(nodes: list[str], data: st.DataObject) -> None:
+    nodes = [*nodes, "D"]
+    tp = data.draw(st.integers(1, min(4, len(nodes))))
+    pp = data.draw(st.integers(1, len(nodes) // tp))
+    placed = place(
+        bundles("".join(nodes)), "D", tp * pp, tensor_parallel_size=tp, needs_driver=True
+    )
+    assert len({p.bundle_index for p in placed}) == len(placed) == tp * pp
+    assert placed[0].node_id == "D"
+    assert len(split_groups(placed, tp)) == fewest_splits(nodes, tp, pp)
 
 
 @given(st.lists(st.sampled_from("DABC"), min_size=2, max_size=14), st.data())

@@ -50,12 +50,12 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv)
     decision = decide(arguments.as_of_vllm, arguments.flag, arguments.phase)
     present = catalog.is_present(decision)
-    placement = rank_order.describe(decision.backend, whole_groups=keeps_groups_whole(decision))
+    placement = placement_of(decision)
     if arguments.json:
         shown = {**decision.to_dict(), "executor_present": present, "placement": placement}
         text = json.dumps(shown, indent=2)
     else:
-        text = render(decision, present, placement)
+        text = render(decision, present)
     sys.stdout.write(text + "\n")
     failed = (
         not present
@@ -85,11 +85,12 @@ def _flag(text: str | None) -> Flag:
     return Flag(source="--flag") if text == "unset" else parse_flag(text, "--flag")
 
 
-def keeps_groups_whole(decision: Decision) -> bool:
-    """Say whether the executor chosen keeps tensor-parallel groups on one node where it can."""
-    return decision.provider == PROVIDER_COMPAT or any(
+def placement_of(decision: Decision) -> dict[str, Any]:
+    """Return :func:`rank_order.describe` for the executor that was chosen."""
+    whole_groups = decision.provider == PROVIDER_COMPAT or any(
         repair.name == rank_order.WHOLE_GROUPS for repair in decision.repairs
     )
+    return rank_order.describe(decision.backend, whole_groups=whole_groups)
 
 
 def _placement_rows(placement: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -105,8 +106,8 @@ def _placement_rows(placement: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "bundles", f"{', '.join(map(str, indices['value']))}, from {rank_order.INDICES_NAME}"
 
 
-def render(decision: Decision, present: bool, placement: Mapping[str, Any]) -> str:
-    """Return the text form of a decision and of :func:`rank_order.describe`."""
+def render(decision: Decision, present: bool) -> str:
+    """Return the text form of a decision."""
     change = decision.next_change
     rows: list[tuple[str, Any]] = [
         ("vLLM", decision.vllm),
@@ -122,7 +123,7 @@ def render(decision: Decision, present: bool, placement: Mapping[str, Any]) -> s
             )
             for r in decision.repairs
         ),
-        *_placement_rows(placement),
+        *_placement_rows(placement_of(decision)),
         *(("because", reason) for reason in decision.reasons),
         *(("note", note) for note in decision.notes),
         *(

@@ -33,8 +33,8 @@ class WorkerDescription(NamedTuple):
 class LegacyWorker(WorkerWrapperBase):  # type: ignore[misc]
     """A worker whose steps are nodes of a Ray Compiled Graph, and whose calls are actor calls."""
 
-    def __init__(self, created_rank: int) -> None:
-        super().__init__(rpc_rank=created_rank)
+    def __init__(self, rank: int) -> None:
+        super().__init__(rpc_rank=rank)
         self._thread_has_device = False
 
     def describe(self) -> WorkerDescription:
@@ -47,11 +47,6 @@ class LegacyWorker(WorkerWrapperBase):  # type: ignore[misc]
             [str(d) for d in devices],
             os.getpid(),
         )
-
-    def set_rank(self, rank: int) -> None:
-        """Take the rank that the order of the nodes gives; both of them (defect L-11)."""
-        self.rpc_rank = rank
-        self.global_rank = rank
 
     def set_environment(self, variables: Mapping[str, str]) -> None:
         """Set *variables*; the driver's value wins, as it always did with this executor."""

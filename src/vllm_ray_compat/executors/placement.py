@@ -86,6 +86,51 @@ def parse_bundle_indices(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
+def check_bundles(
+    specs: Sequence[Mapping[str, float]],
+    world_size: int,
+    device_key: str,
+    devices_per_rank: float = 1.0,
+) -> None:
+    """Check that a placement group can hold an engine, before Ray has placed it.
+
+    Args:
+        specs: ``placement_group.bundle_specs``.
+        world_size: number of ranks.
+        device_key: the resource that is a device, for example ``GPU``.
+        devices_per_rank: what the actor of a rank asks for (``VLLM_RAY_PER_WORKER_GPUS``).
+
+    Raises:
+        PlacementError: a bundle reserves more than one device, or too few reserve enough.
+    """
+    devices = [float(spec.get(device_key, 0)) for spec in specs]
+    large = [index for index, amount in enumerate(devices) if amount > 1]
+    if large:
+        raise PlacementError(
+            f"{_bundles(large).capitalize()} of the placement group reserves more than one "
+            f"{device_key}, and a rank uses one: the others would be lost. Give every rank a "
+            f"bundle of its own: {_wanted(world_size, device_key)}."
+        )
+    usable = sum(amount > 0 and amount >= devices_per_rank for amount in devices)
+    if usable < world_size:
+        too_small = sum(0 < amount < devices_per_rank for amount in devices)
+        raise PlacementError(
+            f"The placement group has {usable} bundles with a {device_key}"
+            + (
+                f" ({too_small} more with less than the {devices_per_rank:g} that a rank takes, "
+                "VLLM_RAY_PER_WORKER_GPUS)"
+                if too_small
+                else ""
+            )
+            + f", and {world_size} ranks need one each. Make it {_wanted(world_size, device_key)}, "
+            "or lower the tensor or pipeline parallel size."
+        )
+
+
+def _wanted(world_size: int, device_key: str) -> str:
+    return f"[{{'{device_key}': 1}}] * {world_size}"
+
+
 def place(
     bundles: Sequence[Bundle],
     driver_node: str,
@@ -94,6 +139,8 @@ def place(
     *,
     tensor_parallel_size: int = 1,
     alive: Collection[str] | None = None,
+    devices_per_rank: float = 1.0,
+    needs_driver: bool = False,
 ) -> list[RankPlacement]:
     """Give every rank a bundle.
 
@@ -109,22 +156,43 @@ def place(
         indices: from ``VLLM_RAY_BUNDLE_INDICES``.
         tensor_parallel_size: ranks of a group; divides *world_size*.
         alive: the nodes that live; None: all.
+        devices_per_rank: what a rank takes of its bundle; smaller ones count as without a device.
+        needs_driver: whether rank 0 has to be on the driver's node, as legacy wants it: the others
+            meet at an address of the driver's.
 
     Raises:
         PlacementError: too few bundles, or indices that are of the wrong number, not unique, out
-            of range, without a device, or on a dead node; every fault of them is named.
+            of range, without a device, or on a dead node; every fault of them is named. Or none
+            on the driver's node, where there has to be one.
     """
     if indices is None:
-        usable = [b for b in bundles if b.devices > 0 and (alive is None or b.node_id in alive)]
+        usable = [
+            b
+            for b in bundles
+            if 0 < b.devices >= devices_per_rank and (alive is None or b.node_id in alive)
+        ]
         if len(usable) < world_size:
             raise PlacementError(
                 f"The placement group has {len(usable)} bundles with a device"
                 f"{'' if alive is None else ' on a living node'}, and {world_size} ranks need one "
                 "each. Make it larger, or lower the tensor or pipeline parallel size."
             )
-        chosen = _choose(usable, driver_node, world_size, tensor_parallel_size)
+        if needs_driver and all(b.node_id != driver_node for b in usable):
+            raise PlacementError(
+                "The placement group has no bundle with a device on the driver's node "
+                f"({driver_node}), and the legacy executor needs rank 0 there. Reserve one there "
+                "(the group's creator can ask for 'node:<address>': 0.001 in a bundle), start the "
+                "engine on a node of the group, or use RayExecutorV2."
+            )
+        chosen = _choose(usable, driver_node, world_size, tensor_parallel_size, needs_driver)
     else:
-        chosen = _chosen_by_hand(bundles, world_size, indices, alive)
+        chosen = _chosen_by_hand(bundles, world_size, indices, alive, devices_per_rank)
+        if needs_driver and all(b.node_id != driver_node for b in chosen):
+            raise PlacementError(
+                f"VLLM_RAY_BUNDLE_INDICES={','.join(map(str, indices))}: none of these bundles is "
+                f"on the driver's node ({driver_node}), and the legacy executor needs rank 0 "
+                "there. Name one that is, or use RayExecutorV2."
+            )
     on_node: Counter[str] = Counter()
     placed = []
     for rank, bundle in enumerate(chosen):
@@ -133,7 +201,9 @@ def place(
     return placed
 
 
-def _choose(usable: Sequence[Bundle], driver_node: str, world_size: int, tp: int) -> list[Bundle]:
+def _choose(
+    usable: Sequence[Bundle], driver_node: str, world_size: int, tp: int, needs_driver: bool
+) -> list[Bundle]:
     """Choose by node, with as few groups of *tp* over several nodes as there can be."""
     ordered = sorted(usable, key=lambda b: (b.node_id != driver_node, b.node_id, b.index))
     by_node: dict[str, list[Bundle]] = {}
@@ -147,6 +217,8 @@ def _choose(usable: Sequence[Bundle], driver_node: str, world_size: int, tp: int
         whole.append(node[:fits])
         rest += node[fits:]
     missing = world_size - sum(map(len, whole))
+    if needs_driver and len(by_node[driver_node]) < tp:
+        return _from_the_driver_on(by_node[driver_node], rest, whole, world_size, tp)
     if missing <= 0:
         return [bundle for part in whole for bundle in part][:world_size]
     unavoidable = missing // tp
@@ -155,6 +227,24 @@ def _choose(usable: Sequence[Bundle], driver_node: str, world_size: int, tp: int
         return plain
     first, others = (whole[0], whole[1:]) if driver_node in by_node else ([], whole)
     return [*first, *rest[:missing], *(bundle for part in others for bundle in part)]
+
+
+def _from_the_driver_on(
+    drivers: Sequence[Bundle],
+    rest: Sequence[Bundle],
+    whole: Sequence[Sequence[Bundle]],
+    world_size: int,
+    tp: int,
+) -> list[Bundle]:
+    """Choose where the driver's node has to be used and cannot hold a group of *tp*.
+
+    The first group is split then, and the others are whole as far as whole ones are left.
+    """
+    groups = [part[i : i + tp] for part in whole for i in range(0, len(part), tp)]
+    kept = min(len(groups), world_size // tp - 1)
+    others = [b for b in rest if b not in drivers]
+    pool = [*drivers, *others, *(b for group in groups[kept:] for b in group)]
+    return [*pool[: world_size - kept * tp], *(b for group in groups[:kept] for b in group)]
 
 
 def _split(nodes: Sequence[str], tp: int) -> list[SplitGroup]:
@@ -177,6 +267,7 @@ def _chosen_by_hand(
     world_size: int,
     indices: Sequence[int],
     alive: Collection[str] | None,
+    devices_per_rank: float,
 ) -> list[Bundle]:
     by_index = {bundle.index: bundle for bundle in bundles}
     faults = []
@@ -198,6 +289,12 @@ def _chosen_by_hand(
     empty = [bundle.index for bundle in known if bundle.devices <= 0]
     if empty:
         faults.append(f"{_bundles(empty)} reserves no device")
+    faults += [
+        f"bundle {bundle.index} reserves {bundle.devices:g} of a device, and a rank takes "
+        f"{devices_per_rank:g} (VLLM_RAY_PER_WORKER_GPUS)"
+        for bundle in known
+        if 0 < bundle.devices < devices_per_rank
+    ]
     if alive is not None:
         faults += [
             f"bundle {bundle.index} is on node {bundle.node_id}, which is dead"

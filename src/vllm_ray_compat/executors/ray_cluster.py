@@ -1,34 +1,42 @@
 """Connect to Ray, and get, accept or create the placement group of an engine.
 
-Imported only where an executor of this package runs; vLLM ≤ 0.19's own helper demands a device on
-the driver's node, which RayExecutorV2 does not need.
+For the executors of this package, and, by repairs, for vLLM's own: one behaviour for all of them.
+The group comes from one of three places: the client gives it in the configuration, the caller runs
+in one, or it is made here.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table
 
+from vllm_ray_compat.executors import placement_wait
 from vllm_ray_compat.executors.placement import (
     PlacementError,
     RankPlacement,
+    check_bundles,
     parse_bundle_indices,
     place,
     read_bundles,
     split_groups,
 )
+from vllm_ray_compat.executors.placement_demand import check_addresses
+from vllm_ray_compat.executors.rank_order import INDICES_NAME, sorted_again
 from vllm_ray_compat.names import LOGGER_NAME
+from vllm_ray_compat.schedule import Backend
 
 _logger = logging.getLogger(LOGGER_NAME)
 
-#: As long as vLLM itself waits for a placement group (seconds).
-_GROUP_TIMEOUT_S = 1800.0
+#: Whose a group is, for messages.
+GIVEN = "that the client gave"
+INHERITED = "that this process runs in"
+MADE = "that this engine made"
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ def connect(parallel_config: Any) -> None:
 def acquire_group(parallel_config: Any, device_key: str, *, pin_to_driver: bool = False) -> Group:
     """Return the placement group given in the configuration, inherited from the caller, or new.
 
+    It is ready, and large enough. A group that was made and does not become ready is removed.
+
     Args:
         parallel_config: vLLM's; its ``placement_group`` is set to what is returned.
         device_key: the resource that is a device.
@@ -70,22 +80,92 @@ def acquire_group(parallel_config: Any, device_key: str, *, pin_to_driver: bool 
             first stage answers to the driver through shared memory).
 
     Raises:
-        PlacementError: a new group did not become ready in half an hour.
+        PlacementError: the group cannot hold the engine, or was not ready in time.
+        SettingsError: a setting is invalid.
     """
-    given = parallel_config.placement_group
-    inherited = None if given is not None else ray.util.get_current_placement_group()
-    if given is None and inherited is None:
+    group = existing_group(parallel_config, device_key)
+    if group is None:
+        if pin_to_driver:
+            check_driver_has_device(device_key)
         made = _create(parallel_config.world_size, device_key, pin_to_driver)
         group = Group(made, True, parallel_config)
-    else:
-        group = Group(given if given is not None else inherited, False, parallel_config)
-    try:
-        _wait_until_ready(group.handle)
-    except BaseException:
-        group.remove()
-        raise
+        wait_for_made(made)
     parallel_config.placement_group = group.handle
     return group
+
+
+def existing_group(parallel_config: Any, device_key: str) -> Group | None:
+    """Return the group given in the configuration or inherited from the caller, once it is ready.
+
+    Raises:
+        PlacementError: it cannot hold the engine, or was not ready in time.
+        SettingsError: a setting is invalid.
+    """
+    handle, origin = parallel_config.placement_group, GIVEN
+    if handle is None:
+        handle, origin = ray.util.get_current_placement_group(), INHERITED
+    if handle is None:
+        return None
+    # Before the wait: a group of the wrong shape is not worth it.
+    specs = placement_wait.specs_of(handle, origin)
+    check_bundles(specs, parallel_config.world_size, device_key, devices_per_rank())
+    placement_wait.wait_until_ready(handle, origin)
+    return Group(handle, False, parallel_config)
+
+
+def wait_for_made(handle: PlacementGroup) -> None:
+    """Wait for a group that was made for this engine, and remove it if it is not ready in time.
+
+    Raises:
+        PlacementError: it is not.
+        SettingsError: a setting is invalid.
+    """
+    try:
+        placement_wait.wait_until_ready(handle, MADE)
+    except BaseException:
+        ray.util.remove_placement_group(handle)
+        raise
+
+
+def devices_per_rank() -> float:
+    """Return what the actor of a rank asks for (``VLLM_RAY_PER_WORKER_GPUS``)."""
+    from vllm import envs
+
+    return float(envs.VLLM_RAY_PER_WORKER_GPUS)
+
+
+def check_driver_has_device(device_key: str) -> None:
+    """Check that this node has a device at all, free or not.
+
+    Raises:
+        PlacementError: it has none, and the legacy executor needs one.
+    """
+    here = _here()
+    nodes = placement_wait.nodes()
+    total = next((node.total for node in nodes if node.id == here), {})
+    if total.get(device_key, 0) < 1:
+        with_some = [n.address for n in nodes if n.total.get(device_key, 0) >= 1]
+        raise PlacementError(
+            f"The legacy executor needs a {device_key} on the driver's node, and Ray knows none on "
+            f"this one ({here}). Start the engine on a node that has one "
+            f"({', '.join(with_some) or 'there is none'}), or use RayExecutorV2, which needs none "
+            "there."
+        )
+
+
+def check_pinned(specs: Sequence[Mapping[str, float]]) -> None:
+    """Check, before a group is made, that it is pinned to no other node than this one.
+
+    Raises:
+        PlacementError: ``VLLM_HOST_IP`` or what vLLM found in its place is not this node's address.
+    """
+    host_ip = os.environ.get("VLLM_HOST_IP")
+    check_addresses(specs, placement_wait.nodes(), _here(), host_ip)
+
+
+def _here() -> str:
+    here: str = ray.get_runtime_context().get_node_id()
+    return here
 
 
 def _create(world_size: int, device_key: str, pin_to_driver: bool) -> PlacementGroup:
@@ -95,51 +175,43 @@ def _create(world_size: int, device_key: str, pin_to_driver: bool) -> PlacementG
     return ray.util.placement_group(specs, strategy="PACK")
 
 
-def _wait_until_ready(handle: PlacementGroup) -> None:
-    began = time.monotonic()
-    pause = 10.0
-    while not handle.wait(pause):
-        waited = time.monotonic() - began
-        if waited > _GROUP_TIMEOUT_S:
-            raise PlacementError(
-                f"Ray could not provide the placement group {handle.bundle_specs} within "
-                f"{_GROUP_TIMEOUT_S:.0f} s. The cluster has {ray.cluster_resources()}, free are "
-                f"{ray.available_resources()}. Free devices, or lower the parallel sizes."
-            )
-        _logger.warning(
-            "Waiting for the placement group %s for %d s; free in the cluster: %s",
-            handle.bundle_specs,
-            waited,
-            ray.available_resources(),
-        )
-        pause = min(pause * 2, 120.0)
-
-
-def place_ranks(group: Group, device_key: str, driver_node: str) -> list[RankPlacement]:
+def place_ranks(
+    handle: PlacementGroup, parallel_config: Any, device_key: str, backend: Backend, by_hand: str
+) -> list[RankPlacement]:
     """Give every rank its bundle, by the group's table and ``VLLM_RAY_BUNDLE_INDICES``.
 
     Warns of each tensor-parallel group that had to be split over nodes.
 
+    Args:
+        handle: the group, which is ready.
+        parallel_config: vLLM's.
+        device_key: the resource that is a device.
+        backend: whose ranks; legacy sorts listed bundles again, and needs rank 0 on this node.
+        by_hand: what ``VLLM_RAY_BUNDLE_INDICES`` holds; empty when it is unset.
+
     Raises:
         PlacementError: see :func:`vllm_ray_compat.executors.placement.place`.
     """
-    config = group.parallel_config
-    table = placement_group_table(group.handle)
-    bundles = read_bundles(group.handle.bundle_specs, table["bundles_to_node_id"], device_key)
-    by_hand = os.environ.get("VLLM_RAY_BUNDLE_INDICES", "")
+    table = placement_group_table(handle)
+    nodes = placement_wait.nodes()
+    driver_node, is_legacy = _here(), backend is Backend.LEGACY
     placed = place(
-        bundles,
+        read_bundles(handle.bundle_specs, table["bundles_to_node_id"], device_key),
         driver_node,
-        config.world_size,
+        parallel_config.world_size,
         parse_bundle_indices(by_hand) if by_hand else None,
-        tensor_parallel_size=config.tensor_parallel_size,
-        alive={node["NodeID"] for node in ray.nodes() if node["Alive"]},
+        tensor_parallel_size=parallel_config.tensor_parallel_size,
+        alive={node.id for node in nodes},
+        devices_per_rank=devices_per_rank(),
+        needs_driver=is_legacy,
     )
-    for split in split_groups(placed, config.tensor_parallel_size):
+    if by_hand and is_legacy:
+        placed = sorted_again(placed, driver_node, {node.id: node.address for node in nodes})
+    for split in split_groups(placed, parallel_config.tensor_parallel_size):
         _logger.warning(
             "%s: each layer's all-reduce goes over the network. %s",
             str(split).capitalize(),
-            "Name the bundles of one node for it in VLLM_RAY_BUNDLE_INDICES."
+            f"Name the bundles of one node for it in {INDICES_NAME}."
             if by_hand
             else "Reserve its bundles on one node, or lower the tensor parallel size.",
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -30,7 +29,9 @@ from vllm_ray_compat.executors.legacy_resources import GraphResources
 from vllm_ray_compat.executors.legacy_worker import LegacyWorker, WorkerDescription
 from vllm_ray_compat.executors.monitor import PingMonitor
 from vllm_ray_compat.executors.placement import RankPlacement
+from vllm_ray_compat.executors.rank_order import INDICES_NAME
 from vllm_ray_compat.executors.worker_env import WORKER_SPECIFIC
+from vllm_ray_compat.schedule import Backend
 
 #: Set by vLLM's configuration after Ray has started, and read when the model is imported.
 _BEFORE_IMPORT = ("VLLM_USE_BREAKABLE_CUDAGRAPH",)
@@ -71,17 +72,15 @@ class RayLegacyExecutor(Failure, Executor):  # type: ignore[misc]
         ray_cluster.connect(config)
         resources.group = ray_cluster.acquire_group(config, key, pin_to_driver=True)
         driver_node = ray.get_runtime_context().get_node_id()
-        placed = ray_cluster.place_ranks(resources.group, key, driver_node)
-        created = [self._actor(p, resources.group) for p in placed]
-        resources.actors = created
+        placed = ray_cluster.place_ranks(
+            resources.group.handle, config, key, Backend.LEGACY, os.environ.get(INDICES_NAME, "")
+        )
+        resources.actors = self.workers = [self._actor(p, resources.group) for p in placed]
         found = startup.collect(
-            {rank: actor.describe.remote() for rank, actor in enumerate(created)},
+            {rank: actor.describe.remote() for rank, actor in enumerate(self.workers)},
             "The start of the worker",
             deadline,
         )
-        order = _rank_order([found[i] for i in range(len(created))], driver_node)
-        resources.actors = self.workers = [created[i] for i in order]
-        found = {rank: found[i] for rank, i in enumerate(order)}
         check_addresses([(worker.node_id, worker.address) for worker in found.values()])
         resources.local_pids = [w.pid for w in found.values() if w.node_id == driver_node]
 
@@ -90,7 +89,6 @@ class RayLegacyExecutor(Failure, Executor):  # type: ignore[misc]
                 {rank: call(rank, actor) for rank, actor in enumerate(self.workers)}, what, deadline
             )
 
-        on_all("Setting the rank", lambda rank, actor: actor.set_rank.remote(rank))
         variables = self._environment()
         on_all("Setting the environment", lambda _, actor: actor.set_environment.remote(variables))
         all_kwargs = self._worker_arguments(found)
@@ -282,23 +280,6 @@ def check_addresses(nodes_and_ips: list[tuple[str, str]]) -> None:
             f"Every node needs one address of its own; Ray reports {sorted(pairs)}. Check the "
             "network, and VLLM_HOST_IP if you set it: it must differ from node to node."
         )
-
-
-def _rank_order(found: list[WorkerDescription], driver_node: str) -> list[int]:
-    """Return the indices of *found* in rank order: driver's node first, nodes together.
-
-    Then the nodes with fewer workers, then by address; the order within a node stays.
-    """
-    workers_on = Counter(worker.node_id for worker in found)
-    return sorted(
-        range(len(found)),
-        key=lambda i: (
-            found[i].node_id != driver_node,
-            workers_on[found[i].node_id],
-            found[i].address,
-            found[i].node_id,
-        ),
-    )
 
 
 def _update_block_size(worker: Any) -> None:

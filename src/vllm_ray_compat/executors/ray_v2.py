@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import threading
 import time
 import weakref
@@ -32,10 +33,12 @@ from vllm_ray_compat.executors.failure import Failure
 from vllm_ray_compat.executors.monitor import WorkerMonitor
 from vllm_ray_compat.executors.placement import RankPlacement, local_ranks_of
 from vllm_ray_compat.executors.queue_end import end_when_collected
+from vllm_ray_compat.executors.rank_order import INDICES_NAME
 from vllm_ray_compat.executors.ray_worker import RayWorkerProc, WorkerDescription, stop_worker
 from vllm_ray_compat.executors.resources import Resources
 from vllm_ray_compat.executors.response_queue import ResponseQueue
 from vllm_ray_compat.executors.worker_env import driver_environment
+from vllm_ray_compat.schedule import Backend
 
 #: Seconds workers get to end by themselves before Ray ends them.
 _STOP_GRACE_S = 0.8
@@ -93,7 +96,13 @@ class RayExecutorV2(Failure, MultiprocExecutor):  # type: ignore[misc]
         ray_cluster.connect(parallel_config)
         resources.group = ray_cluster.acquire_group(parallel_config, key)
         driver_node = ray.get_runtime_context().get_node_id()
-        placed = ray_cluster.place_ranks(resources.group, key, driver_node)
+        placed = ray_cluster.place_ranks(
+            resources.group.handle,
+            parallel_config,
+            key,
+            Backend.V2,
+            os.environ.get(INDICES_NAME, ""),
+        )
 
         local = local_ranks_of(placed, driver_node)
         self.rpc_broadcast_mq = resources.broadcast = MessageQueue(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from packaging.version import InvalidVersion, Version
 
 from vllm_ray_compat.executors.repairs import (
+    bundle_indices,
     device_count,
     legacy_context_parallel,
     legacy_detach,
@@ -20,6 +21,7 @@ from vllm_ray_compat.executors.repairs import (
     legacy_monitor,
     legacy_ranks,
     legacy_shutdown,
+    placement_group,
     v2_actor_names,
     v2_bundle_order,
     v2_oversized_group,
@@ -28,6 +30,7 @@ from vllm_ray_compat.executors.repairs import (
     v2_stale_answers,
     v2_start_up,
     v2_store_port,
+    whole_tp_groups,
     worker_import_environment,
 )
 from vllm_ray_compat.executors.repairs.repair import (
@@ -62,6 +65,10 @@ REPAIRS: tuple[Repair, ...] = (
     v2_actor_names.REPAIR,
     worker_import_environment.REPAIR,
     device_count.REPAIR,
+    # After those that clean up after a start that fails.
+    placement_group.REPAIR,
+    bundle_indices.REPAIR,
+    whole_tp_groups.REPAIR,
 )
 
 validate(REPAIRS)
