@@ -26,7 +26,7 @@ def test_generated_sections_are_fresh() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["README.md", "migration_guide.md"])
+@pytest.mark.parametrize("name", ["README.md", "migration_guide.md", "docs/placement.md"])
 def test_commands_run(name: str) -> None:
     commands = [c for c in commands_of(name) if not any(word in c for word in ELSEWHERE)]
     assert commands
@@ -46,7 +46,7 @@ def test_the_guide_runs_parity_and_a_server_once() -> None:
     assert len([c for c in commands if "vllm serve" in c]) == 1
 
 
-@pytest.mark.parametrize("name", ["README.md", "migration_guide.md"])
+@pytest.mark.parametrize("name", ["README.md", "migration_guide.md", "docs/placement.md"])
 def test_python_blocks_compile_and_links_lead_somewhere(name: str) -> None:
     text = read(name)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):

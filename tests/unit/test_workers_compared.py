@@ -36,6 +36,25 @@ def placed(left: list[Worker], right: list[Worker]) -> list[tuple[int, str, str]
 TWO = [worker(0), worker(1)]
 
 
+def test_a_list_of_bundles_that_legacy_sorts_again_is_found() -> None:
+    """VLLM_RAY_BUNDLE_INDICES=2,0,1, bundle 2 on the other node: V2 keeps it, legacy does not."""
+    other = {"local_rank": 0, "node_id": "n1", "devices": {"GPU": ["0"]}}
+    legacy = [worker(0), worker(1), worker(2, **other)]
+    v2 = [
+        worker(0, **other),
+        worker(1, local_rank=0, devices={"GPU": ["0"]}),
+        worker(2, local_rank=1, devices={"GPU": ["1"]}),
+    ]
+    assert [
+        (rank, field) for rank, field, result in placed(legacy, v2) if result == "different"
+    ] == [
+        (0, "node"),
+        (1, "local_rank"),
+        (2, "local_rank"),
+        (2, "node"),
+    ]
+
+
 def test_the_same_structure_elsewhere_is_equal() -> None:
     elsewhere = [
         worker(r, pid=9, node_id="m", node_ip="192.0.2.9", devices={"GPU": [str(r + 4)]})

@@ -117,11 +117,16 @@ def _late(
     waited: float,
     never: str | None,
 ) -> str:
-    specs = _specs(table)
-    there, held = report(specs, nodes(), holders(handle.id.hex()))
+    specs, living = _specs(table), nodes()
+    there, held = report(specs, living, holders(handle.id.hex()))
+    lost: list[int] = []
+    if table["state"] == "RESCHEDULING":  # it was ready once, and a node died
+        ids = {node.id for node in living}
+        lost = sorted(i for i, node in table["bundles_to_node_id"].items() if node not in ids)
     return (
         f"The placement group {handle.id.hex()} {origin} is not ready after {waited:.0f} s "
         f"(state {table['state']}, {table['strategy']}). It asks for {describe_specs(specs)}. "
+        + (f"The node of bundle {', '.join(map(str, lost))} is dead. " if lost else "")
         + (f"These nodes can never hold it: {never}. " if never else "")
         + f"Nodes: {there}. Held by: {held}. "
         + (

@@ -36,8 +36,8 @@ _CPU_PINS = {
 }
 
 
-#: Says what an executor is, and not which one runs.
-_REPAIRS = "RAYCOMPAT_REPAIRS"
+#: Say what an executor is, and how long it waits for devices, not which one runs.
+_KEPT_SETTINGS = ("RAYCOMPAT_REPAIRS", "RAYCOMPAT_PLACEMENT_TIMEOUT_S")
 
 #: What the caller's shell may have set for other engines, and what would steer ours.
 _NOT_FOR_ARMS = ("VLLM_PORT", "VLLM_TARGET_DEVICE", "VLLM_RAY_BUNDLE_INDICES", "RAY_ADDRESS")
@@ -47,9 +47,9 @@ def base_environment(environ: Mapping[str, str], *, cpu: bool) -> dict[str, str]
     """Return the environment that Ray and every arm share.
 
     The caller's variables stay, but for the flag, the ``RAYCOMPAT_*`` settings (only which
-    repairs are applied stays) and what would steer a single engine. A value the caller set for the
-    model runner or, on the CPU, for one of its pins wins, for all arms alike. An allow-list of
-    plugins gets ours added.
+    repairs are applied and how long a start waits for devices stay) and what would steer a single
+    engine. A value the caller set for the model runner or, on the CPU, for one of its pins wins,
+    for all arms alike. An allow-list of plugins gets ours added.
 
     Args:
         environ: the caller's environment.
@@ -58,7 +58,7 @@ def base_environment(environ: Mapping[str, str], *, cpu: bool) -> dict[str, str]
     kept = {
         name: value
         for name, value in environ.items()
-        if (not name.startswith(PREFIX) or name == _REPAIRS)
+        if (not name.startswith(PREFIX) or name in _KEPT_SETTINGS)
         and name not in (FLAG_NAME, INVALID_FLAG_NAME, *_NOT_FOR_ARMS)
     }
     allowed = kept.get("VLLM_PLUGINS")
