@@ -121,6 +121,9 @@ class RayCluster:
             f"--ray-client-server-port={_free_port()}",
             "--include-dashboard=false",
             "--disable-usage-stats",
+            # With `colorful` installed (ray[default], ray[serve]) Ray colours even what goes to a
+            # file, and we read it.
+            "--log-color=false",
             f"--num-cpus={max(self._devices, os.cpu_count() or 1)}",
             f"--temp-dir={self._folder}",
             f"--object-store-memory={_OBJECT_STORE_BYTES}",
