@@ -178,7 +178,7 @@ reports=reports/releases/$release
 status=0 summary=()
 part parity vllm-ray-compat parity run "${arms[@]}" --report-dir "$reports/parity" "$@"
 if [ "$option" != --quick ]; then
-  for tests in tests/conformance tests/engine/test_repairs_*.py; do
+  for tests in tests/conformance tests/engine/test_repairs_*.py tests/engine/test_placement.py; do
     if [ -e "$tests" ]; then
       part "$tests" python -m pytest "$tests" --junitxml "$reports/$(basename "$tests" .py).xml"
     else

@@ -1,11 +1,13 @@
 """The cases of test_placement.py: a Ray executor, bare, in placement groups of every kind.
 
 Run as its own process, of one backend (the flag says which): ``placement_cases.py MODEL CASE...``.
+``PLACEMENT_EXECUTOR=module:Class`` in the environment takes another executor, to compare by hand.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import subprocess
@@ -27,6 +29,18 @@ from vllm_ray_compat.executors.rank_order import INDICES_NAME
 BUNDLES: list[dict[str, float]] = [{"GPU": 1}, {"CPU": 1}, {"GPU": 1}, {"GPU": 1}]
 
 HOST_IP = "VLLM_HOST_IP"
+
+
+def executor_class(config: Any) -> Any:
+    """Return what runs: what vLLM takes, which this package decides, or the one asked for."""
+    from vllm.v1.executor.abstract import Executor
+
+    module, _, name = os.environ.get("PLACEMENT_EXECUTOR", "").partition(":")
+    return getattr(importlib.import_module(module), name) if module else Executor.get_class(config)
+
+
+def kind(executor: Any) -> str:
+    return f"{type(executor).__module__}:{type(executor).__name__}"
 
 
 @contextlib.contextmanager
@@ -72,11 +86,11 @@ def actors() -> dict[str, str]:
 
 def run(config: Any) -> dict[str, Any]:
     """Start an executor; tell where its ranks are, and end it."""
-    start = Start(config)
+    start = Start(config, executor_class(config))
     found: dict[str, Any] = {"outcome": start.outcome, "took_s": start.took_s}
     if start.outcome == "ready":
         found["bundles"] = start.executor.collective_rpc(bundle)
-        found["kind"] = type(start.executor).__name__
+        found["kind"] = kind(start.executor)
         start.executor.shutdown()
     end = time.monotonic() + 10
     while (alive := [s for s in actors().values() if s != "DEAD"]) and time.monotonic() < end:
@@ -101,12 +115,10 @@ class Inside:
     """An actor in a placement group, in which an engine starts."""
 
     def run(self, model: str) -> dict[str, Any]:
-        from vllm.v1.executor.abstract import Executor
-
         config = make_config(model)
-        executor = Executor.get_class(config)(config)
+        executor = executor_class(config)(config)
         try:
-            return {"bundles": executor.collective_rpc(bundle), "kind": type(executor).__name__}
+            return {"bundles": executor.collective_rpc(bundle), "kind": kind(executor)}
         finally:
             executor.shutdown()
 
@@ -126,13 +138,11 @@ def inside(model: str) -> dict[str, Any]:
 
 def refusal(config: Any, given: PlacementGroup | None, **environ: str) -> dict[str, Any]:
     """Say what an executor raises that must not start, how soon, and what it has left."""
-    from vllm.v1.executor.abstract import Executor
-
     actors_before, groups_before = actors(), groups_left()
     config.parallel_config.placement_group = given
     began = time.monotonic()
     with variables(**environ):
-        said = answer(lambda: str(Executor.get_class(config)(config)))
+        said = answer(lambda: str(executor_class(config)(config)))
     took = time.monotonic() - began
     for _ in range(50):  # Ray removes a group when it gets round to it
         if groups_left() == groups_before:
@@ -177,7 +187,7 @@ def mistakes(model: str) -> dict[str, Any]:
         ready(given)
     found["removed"] = refusal(config, given)
     found["no_list_and_no_group"] = refusal(config, None, **{INDICES_NAME: "x"})
-    if "0" in os.environ["VLLM_USE_RAY_V2_EXECUTOR_BACKEND"]:
+    if executor_class(config).__name__ == "RayDistributedExecutor":
         found["host_ip"] = refusal(config, None, **{HOST_IP: "10.9.9.9"})
     return found
 

@@ -1,4 +1,4 @@
-"""Placement groups of every kind, given to vLLM's own executors with the repairs of this package.
+"""Placement groups of every kind, given to both backends: vLLM's own, repaired, or this package's.
 
 One Ray cluster with four devices that do not exist, one process a backend. What is refused has to
 be refused before any actor starts: Ray is asked which actors there ever were.
@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from tests.engine_fixtures import read_answers
+from vllm_ray_compat.flag import read_flag
 from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.schedule import Backend
+from vllm_ray_compat.selector import select
+from vllm_ray_compat.settings import read_settings
 from vllm_ray_compat.vllm_api import find_vllm
 
 HERE = Path(__file__).parent
-
-#: What the legacy executor adds: it needs the driver's node.
-BACKENDS = [backend for backend in Backend if backend in find_vllm().ships]
 
 #: Seconds in which a start has to fail (issue 5).
 SOON_S = 30.0
@@ -38,11 +38,17 @@ def devices() -> int:
 @pytest.fixture(scope="module")
 def base_environment(base_environment: dict[str, str]) -> dict[str, str]:
     """An actor of the cases' own imports this folder's modules."""
+    paths = [str(HERE), str(HERE.parent / "conformance"), base_environment.get("PYTHONPATH", "")]
     return {
         **base_environment,
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "conformance")]),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
+
+
+def flags(backend: Backend) -> dict[str, str]:
+    """Return what selects *backend*, on every release."""
+    return {FLAG_NAME: "1" if backend is Backend.V2 else "0", "RAYCOMPAT_RESTORE_LEGACY": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +60,13 @@ def answers(
 ) -> Answers:
     found: Answers = {}
     folder = tmp_path_factory.mktemp("placement")
-    for backend in BACKENDS:
+    for backend in Backend:
         log = folder / f"{backend.value}.log"
-        flag = "1" if backend is Backend.V2 else "0"
         cases = ["mistakes", "unsatisfied", "dead_node", "starts", "inside"]
         with log.open("wb") as file:
             subprocess.run(
                 [sys.executable, str(HERE / "placement_cases.py"), str(tiny), *cases],
-                env={**base_environment, **ray_environment, FLAG_NAME: flag},
+                env={**base_environment, **ray_environment, **flags(backend)},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -74,7 +79,7 @@ def answers(
     return found
 
 
-both = pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.value)
+both = pytest.mark.parametrize("backend", Backend, ids=lambda backend: backend.value)
 
 
 @both
@@ -103,7 +108,7 @@ def test_the_group_that_the_engine_runs_in(answers: Answers, backend: Backend) -
 
 @both
 def test_both_executors_ran(answers: Answers, backend: Backend) -> None:
-    expected = {Backend.V2: "RayExecutorV2", Backend.LEGACY: "RayDistributedExecutor"}[backend]
+    expected = select(flag=read_flag(flags(backend)), settings=read_settings(flags(backend))).loaded
     assert answers[backend, "starts"]["listed"]["kind"] == expected
     assert answers[backend, "inside"]["kind"] == expected
 
@@ -187,7 +192,9 @@ def test_more_devices_than_there_are(answers: Answers, backend: Backend) -> None
     assert "These nodes can never hold it: all nodes together have GPU 4" in found["said"]
 
 
-@pytest.mark.skipif(Backend.LEGACY not in BACKENDS, reason="this vLLM ships no legacy executor")
+@pytest.mark.skipif(
+    Backend.LEGACY not in find_vllm().ships, reason="only vLLM's own legacy goes by VLLM_HOST_IP"
+)
 def test_an_address_that_is_none_of_the_cluster(answers: Answers) -> None:
     found = answers[Backend.LEGACY, "mistakes"]["host_ip"]
     assert "VLLM_HOST_IP=10.9.9.9 is wrong: no node of the Ray cluster has" in found["said"]
