@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
 import ray
 from looking import answer, devices_held, groups_left
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
@@ -24,6 +25,7 @@ from repair_cases import Start, main, make_config
 
 from vllm_ray_compat.executors.placement_wait import TIMEOUT_NAME
 from vllm_ray_compat.executors.rank_order import INDICES_NAME
+from vllm_ray_compat.parity.ownership import descendants, kill_all
 
 #: Three bundles with a device, and one without, which is not the last.
 BUNDLES: list[dict[str, float]] = [{"GPU": 1}, {"CPU": 1}, {"GPU": 1}, {"GPU": 1}]
@@ -204,13 +206,18 @@ def dead_node(model: str) -> dict[str, Any]:
         wait_for(lambda: living() == alive + 1)
         with group([{"GPU": 1}, {"GPU": 1}], strategy="STRICT_SPREAD") as given:
             ready(given)
-            process.terminate()
-            process.wait(timeout=30)
+            end_node(process)
             wait_for(lambda: living() == alive)
             environ = {INDICES_NAME: "0,1", TIMEOUT_NAME: "2"}
             return refusal(config, given, **environ)
     finally:
-        process.kill()
+        end_node(process)
+
+
+def end_node(process: subprocess.Popen[bytes]) -> None:
+    """End ``ray start --block`` and the node it has started. Idempotent."""
+    if process.poll() is None:
+        kill_all([*descendants(process.pid), psutil.Process(process.pid)], grace_s=5)
         process.wait()
 
 

@@ -81,8 +81,9 @@ def wait_until_ready(handle: PlacementGroup, origin: str) -> None:
 
 
 def _pause(handle: PlacementGroup, seconds: float) -> None:
-    """Wait for the group, in a way that a signal ends."""
+    """Wait for the group; no shorter than a moment, whatever Ray says of it."""
     ray.wait([handle.ready()], timeout=seconds)
+    time.sleep(0.02)
 
 
 def specs_of(handle: PlacementGroup, origin: str) -> list[Resources]:
