@@ -14,6 +14,7 @@ from vllm_ray_compat.parity.placement import compare_placement
 from vllm_ray_compat.parity.redaction import is_safe, redact
 from vllm_ray_compat.parity.synthetic import synthetic_capture
 from vllm_ray_compat.parity.worker_environment import compare_environments
+from vllm_ray_compat.parity.worker_probe import _bundle
 
 
 def worker(rank: int, **changes: Any) -> Worker:
@@ -53,6 +54,21 @@ def test_a_list_of_bundles_that_legacy_sorts_again_is_found() -> None:
         (2, "local_rank"),
         (2, "node"),
     ]
+
+
+def test_other_bundles_are_told_and_not_judged() -> None:
+    listed = [worker(0, bundle=1), worker(1, bundle=0)]
+    assert placed([worker(0, bundle=0), worker(1, bundle=1)], listed) == [
+        (0, "bundle", "noted"),
+        (1, "bundle", "noted"),
+    ]
+    assert placed(TWO, listed) == []  # mp, or a capture of before
+
+
+def test_the_bundle_is_read_from_the_names_of_rays_resources() -> None:
+    group = "3c8144f4c5ba44a9f56ebcc4445301000000"
+    assert _bundle([f"GPU_group_{group}", f"GPU_group_12_{group}"]) == 12
+    assert _bundle(["CPU", "GPU", f"bundle_group_{group}"]) is None
 
 
 def test_the_same_structure_elsewhere_is_equal() -> None:

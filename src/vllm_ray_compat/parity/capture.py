@@ -120,6 +120,9 @@ class Worker(_Record):
     worker_class: str
     actor_class: str | None = None
     devices: dict[str, list[str]] = {}
+    bundle: int | None = Field(
+        default=None, description="Of the placement group; None: in none, or not recorded."
+    )
     visible_devices: str | None = None
     settings: dict[str, str] = Field(
         default={}, description="The RAYCOMPAT_* variables and the flag in the worker."

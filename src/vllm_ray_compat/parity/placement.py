@@ -1,7 +1,9 @@
 """Where the workers of two arms are: rank, local rank, node and device, compared as structure.
 
 Node names, process ids and device numbers differ from run to run and from machine to machine.
-What must be the same is which ranks share a node, and which device of it each rank uses.
+What must be the same is which ranks share a node, and which device of it each rank uses. The
+bundle of a rank is told where it differs: Ray spreads the bundles of a new group over nodes as it
+likes, but in a group that is given, what else lives in a bundle is next to that rank.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from vllm_ray_compat.parity.capture import Worker
 from vllm_ray_compat.parity.divergence import Divergence, Outcome
 
 #: What is compared of every rank.
-PLACEMENT_FIELDS = ("rank", "local_rank", "node", "devices")
+PLACEMENT_FIELDS = ("rank", "local_rank", "node", "bundle", "devices")
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ def compare_placement(
     A rank that only one arm has is a difference of ``rank``. Devices are compared where both
     arms recorded them (``mp`` has no Ray to ask): how many a rank has and whether it shares one
     is judged. Which of the node's devices Ray assigned it is ``noted`` only: vLLM's executors use
-    the node's devices in the order of the local ranks, and Ray assigns them in any.
+    the node's devices in the order of the local ranks, and Ray assigns them in any. So is another
+    bundle, which ``mp`` has none of.
     """
     left, right = _by_rank(reference), _by_rank(candidate)
     nodes = _nodes(left, right)
@@ -50,6 +53,8 @@ def compare_placement(
             found.append(_differs(rank, "local_rank", one.local_rank, other.local_rank))
         if nodes[0][rank] != nodes[1][rank]:
             found.append(_differs(rank, "node", nodes[0][rank], nodes[1][rank]))
+        if None not in (one.bundle, other.bundle) and one.bundle != other.bundle:
+            found.append(_differs(rank, "bundle", one.bundle, other.bundle, "noted"))
         mine, theirs = devices[0].get(rank), devices[1].get(rank)
         if mine is None or theirs is None or mine == theirs:
             continue

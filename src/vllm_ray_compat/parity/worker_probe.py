@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from vllm_ray_compat.names import FLAG_NAME, PREFIX
@@ -36,6 +38,7 @@ class WorkerProbe:
                 if context
                 else {}
             ),
+            "bundle": _bundle(context.get_assigned_resources()) if context else None,
             "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "environment": redact(os.environ),
             "settings": {
@@ -65,6 +68,15 @@ class WorkerProbe:
 
 def _path_of(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _bundle(resources: Iterable[str]) -> int | None:
+    """Return the index of the bundle this worker runs in, by what Ray calls its resources there.
+
+    In a placement group ``GPU`` is ``GPU_group_<index>_<group>``, and ``GPU_group_<group>``.
+    """
+    found = (re.fullmatch(r".+_group_(\d+)_[0-9a-f]{8,}", name) for name in resources)
+    return next((int(match.group(1)) for match in found if match), None)
 
 
 def _actor_class() -> str | None:
