@@ -73,7 +73,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         ("V2-1",),
         "the message queue waits for a reader in every bundle of the driver's node, for ever",
         "RayExecutorV2._init_executor counts all bundles of the group",
-        repaired_by=("v2-oversized-group",),
+        repaired_by=("v2-oversized-group", "whole-tp-groups"),
     ),
     KnownDifference(
         ("v2",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from vllm_ray_compat.executors.placement import (
     read_bundles,
     split_groups,
 )
-from vllm_ray_compat.executors.placement_demand import check_addresses
+from vllm_ray_compat.executors.placement_demand import NODE_PREFIX, check_addresses
 from vllm_ray_compat.executors.rank_order import INDICES_NAME, sorted_again
 from vllm_ray_compat.names import LOGGER_NAME
 from vllm_ray_compat.schedule import Backend
@@ -37,6 +37,9 @@ _logger = logging.getLogger(LOGGER_NAME)
 GIVEN = "that the client gave"
 INHERITED = "that this process runs in"
 MADE = "that this engine made"
+
+#: Seconds in which a group that is pinned to this node has to be ready: devices were free for it.
+_NEAR_S = 5
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,8 @@ def acquire_group(parallel_config: Any, device_key: str, *, pin_to_driver: bool 
     Args:
         parallel_config: vLLM's; its ``placement_group`` is set to what is returned.
         device_key: the resource that is a device.
-        pin_to_driver: a new group puts its first bundle on this node (the legacy executor's
-            first stage answers to the driver through shared memory).
+        pin_to_driver: a new group has its first bundle on this node or is not had (the legacy
+            executor's ranks meet at an address of the driver's); else where it can be.
 
     Raises:
         PlacementError: the group cannot hold the engine, or was not ready in time.
@@ -85,9 +88,13 @@ def acquire_group(parallel_config: Any, device_key: str, *, pin_to_driver: bool 
     """
     group = existing_group(parallel_config, device_key)
     if group is None:
+        specs = [{device_key: 1.0} for _ in range(parallel_config.world_size)]
+        create = ray.util.placement_group
         if pin_to_driver:
             check_driver_has_device(device_key)
-        made = _create(parallel_config.world_size, device_key, pin_to_driver)
+            made = create(_pinned_here(specs), strategy="PACK")
+        else:
+            made = make_near_driver(create, specs, device_key, parallel_config.tensor_parallel_size)
         group = Group(made, True, parallel_config)
         wait_for_made(made)
     parallel_config.placement_group = group.handle
@@ -168,11 +175,37 @@ def _here() -> str:
     return here
 
 
-def _create(world_size: int, device_key: str, pin_to_driver: bool) -> PlacementGroup:
-    specs: list[dict[str, float]] = [{device_key: 1.0} for _ in range(world_size)]
-    if pin_to_driver:
-        specs[0][f"node:{ray.util.get_node_ip_address()}"] = 0.001
-    return ray.util.placement_group(specs, strategy="PACK")
+def make_near_driver(
+    create: Callable[..., PlacementGroup],
+    specs: Sequence[Mapping[str, float]],
+    device_key: str,
+    tensor_parallel_size: int,
+) -> PlacementGroup:
+    """Make a group whose first bundle is on this node, where that costs nothing.
+
+    Its rank 0 then hears the driver through shared memory, and where ranks are does not change
+    from start to start. Not where this node has too few free devices for the first tensor-parallel
+    group: it would be split.
+
+    Args:
+        create: ``ray.util.placement_group``.
+        specs: the bundles.
+        device_key: the resource that is a device.
+        tensor_parallel_size: ranks of a group.
+    """
+    nodes, here = placement_wait.nodes(), _here()
+    free = {node.id: node.free.get(device_key, 0.0) for node in nodes}
+    if free.get(here, 0.0) >= tensor_parallel_size and sum(free.values()) >= len(specs):
+        near = create(_pinned_here(specs), strategy="PACK")
+        if near.wait(_NEAR_S):
+            return near
+        ray.util.remove_placement_group(near)  # somebody was faster: anywhere, then
+    return create(list(specs), strategy="PACK")
+
+
+def _pinned_here(specs: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    here = f"{NODE_PREFIX}{ray.util.get_node_ip_address()}"
+    return [{**specs[0], here: 0.001}, *map(dict, specs[1:])]
 
 
 def place_ranks(
