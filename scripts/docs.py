@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vllm_ray_compat import tables
+from vllm_ray_compat.doctor import tables as of_doctor
+from vllm_ray_compat.doctor.schemas import SCHEMAS as DOCTORS
 from vllm_ray_compat.parity.schemas import SCHEMAS, schema_of
 
 ROOT = Path(__file__).parent.parent
@@ -21,8 +23,11 @@ SECTIONS = {
     "decisions": tables.decision_table,
     "settings": tables.settings_table,
     "repairs": tables.repairs_table,
+    "checks": of_doctor.checks_table,
+    "advisories": of_doctor.advisories_table,
+    "signatures": of_doctor.signatures_table,
 }
-DOCUMENTS = ("README.md", "migration_guide.md")
+DOCUMENTS = ("README.md", "migration_guide.md", "docs/doctor.md")
 
 
 def render(text: str) -> str:
@@ -41,6 +46,8 @@ def generated() -> Iterator[tuple[str, str]]:
         yield name, render((ROOT / name).read_text(encoding="utf-8"))
     for name in SCHEMAS:
         yield f"schemas/{name}.json", json.dumps(schema_of(name), indent=2) + "\n"
+    for name, make in DOCTORS.items():
+        yield f"schemas/{name}.json", json.dumps(make(), indent=2) + "\n"
 
 
 def main() -> int:

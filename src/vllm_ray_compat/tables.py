@@ -12,7 +12,7 @@ from vllm_ray_compat.selector import Decision, select
 from vllm_ray_compat.settings import SPECS, Settings
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table with aligned columns, readable in a terminal, too."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [
@@ -24,7 +24,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def schedule_table() -> str:
     """Return the phase schedule."""
-    return _table(
+    return table(
         ("vLLM", "phase", "flag unset", "ships legacy", "ships V2", "RFC text"),
         [
             (
@@ -59,7 +59,7 @@ def decision_table() -> str:
                 _cell(select(release, flag=Flag(FlagValue.ON), settings=Settings())),
             )
         )
-    return _table(("phase", "flag unset", "flag off (0)", "flag on (1)"), rows)
+    return table(("phase", "flag unset", "flag off (0)", "flag on (1)"), rows)
 
 
 def _cell(decision: Decision) -> str:
@@ -71,7 +71,7 @@ def _cell(decision: Decision) -> str:
 
 def repairs_table() -> str:
     """Return the repairs of the executors that vLLM ships."""
-    return _table(
+    return table(
         ("name", "executor", "vLLM", "without it", "what it does", "reported"),
         [
             (
@@ -96,7 +96,7 @@ def _report_name(url: str) -> str:
 
 def settings_table() -> str:
     """Return the ``RAYCOMPAT_*`` variables."""
-    return _table(
+    return table(
         ("variable", "accepts", "meaning"),
         [(f"`{spec.name}`", spec.accepts, spec.meaning) for spec in SPECS],
     )

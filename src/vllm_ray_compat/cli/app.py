@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import typer
 
 from vllm_ray_compat.cli import (
+    doctor,
     parity_compare,
     parity_matrix,
     parity_record,
@@ -40,6 +41,7 @@ def _listed(on: typer.Typer, name: str, about: str, run: Callable[[Sequence[str]
 
 _listed(app, "status", status.ABOUT, status.main)
 _listed(app, "schedule", schedule.ABOUT, schedule.main)
+app.command("doctor")(doctor.doctor)
 
 parity = typer.Typer(
     help="Run identical workloads through two executors and compare the outputs.",
