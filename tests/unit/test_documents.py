@@ -13,6 +13,8 @@ import pytest
 from tests.documents import ROOT, commands_of, read
 from vllm_ray_compat.schedule import RELEASES
 
+DOCUMENTS = ("README.md", "migration_guide.md", "docs/placement.md", "docs/doctor.md")
+
 #: Run by the engine tests (parity, serve), or not runnable twice (installation).
 ELSEWHERE = ("parity run", "vllm serve", "pip install", "scripts/")
 
@@ -26,7 +28,7 @@ def test_generated_sections_are_fresh() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["README.md", "migration_guide.md", "docs/placement.md"])
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_commands_run(name: str) -> None:
     commands = [c for c in commands_of(name) if not any(word in c for word in ELSEWHERE)]
     assert commands
@@ -46,14 +48,14 @@ def test_the_guide_runs_parity_and_a_server_once() -> None:
     assert len([c for c in commands if "vllm serve" in c]) == 1
 
 
-@pytest.mark.parametrize("name", ["README.md", "migration_guide.md", "docs/placement.md"])
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_python_blocks_compile_and_links_lead_somewhere(name: str) -> None:
     text = read(name)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         compile(block, name, "exec")
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
         if not target.startswith("https://"):  # no network in tests
-            assert (ROOT / target).exists(), target
+            assert ((ROOT / name).parent / target).exists(), target
 
 
 def test_releases_named_in_the_guide_exist() -> None:

@@ -57,6 +57,12 @@ def test_the_command_line_is_built_without_importing_vllm() -> None:
     assert not _loaded_by("import vllm_ray_compat.cli.app") & FORBIDDEN
 
 
+def test_the_doctor_looks_without_importing_vllm() -> None:
+    """Ray is imported by the process that looks at the cluster, and by that alone."""
+    assert not _loaded_by("import vllm_ray_compat.doctor.examine") & FORBIDDEN
+    assert not _loaded_by("import vllm_ray_compat.doctor.registry") & FORBIDDEN
+
+
 @pytest.mark.parametrize("module", ["runner", "cross", "selftest", "report.files", "arm"])
 def test_a_run_is_prepared_without_importing_vllm(module: str) -> None:
     """Engines live in processes of their own; an import of vLLM takes ten seconds, and prints."""

@@ -10,8 +10,8 @@ from typing import Any
 from vllm_ray_compat.doctor.configuration import HOST_IP
 from vllm_ray_compat.doctor.context import Context
 from vllm_ray_compat.doctor.findings import Finding, note, ok, problem, warning
-from vllm_ray_compat.doctor.machine import judge_niceness
 from vllm_ray_compat.doctor.fit import packed, whole_groups
+from vllm_ray_compat.doctor.machine import judge_niceness
 from vllm_ray_compat.doctor.view import Facts, GroupSeen, Node, View
 from vllm_ray_compat.executors.placement import (
     Bundle,

@@ -158,8 +158,8 @@ def judge_niceness(text: str | None, cores: int, ranks: int, where: str) -> Find
     """Judge a niceness: below others' priority matters where a driver that spins shares a core."""
     value = int(text) if text is not None and text.lstrip("-").isdigit() else _RAYS_NICENESS
     said = (
-        f"on {where}, Ray's workers run at nice {value}, and {cores} cores are there for {ranks} of "
-        "them"
+        f"on {where}, Ray's workers run at nice {value}, and {cores} cores are there for "
+        f"{ranks} of them"
     )
     facts = {"niceness": value, "cores": cores}
     if value <= 0 or cores > ranks + 1:

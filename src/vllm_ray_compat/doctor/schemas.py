@@ -13,6 +13,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def examination_schema() -> dict[str, Any]:
     """Return the JSON Schema of an examination."""
     made = Examination.model_json_schema(mode="serialization")
+    made["required"] = sorted({*made["required"], "schema"})
     return {"$schema": _DIALECT, "$id": SCHEMA, **made, "title": "What doctor --json prints"}
 
 

@@ -64,7 +64,7 @@ def signatures_table() -> str:
             (
                 f"`{signature.name}`",
                 signature.level.value,
-                f"`{_cell(signature.example.strip())}`",
+                _code(signature.example.strip()),
                 _cell(signature.cause),
                 _cell(signature.do),
                 _sources(signature.sources),
@@ -76,6 +76,11 @@ def signatures_table() -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    quotes, space = ("``", " ") if "`" in text else ("`", "")
+    return f"{quotes}{space}{_cell(text)}{space}{quotes}"
 
 
 def _sources(sources: Iterable[str]) -> str:
