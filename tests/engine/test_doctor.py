@@ -48,14 +48,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     script = tmp_path_factory.mktemp("cluster") / "cluster.py"
     script.write_text(CLUSTER)
     environ = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
-    with subprocess.Popen(
-        [sys.executable, str(script)],
-        env={**environ, "RAY_USAGE_STATS_ENABLED": "0"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=(script.parent / "log").open("wb"),
-        text=True,
-    ) as process:
+    with (
+        (script.parent / "log").open("wb") as log,
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            env={**environ, "RAY_USAGE_STATS_ENABLED": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         up = next((line for line in lines if line.startswith("UP ")), None)
@@ -100,7 +103,8 @@ def test_everything_there_is_to_see(cluster: dict[str, str]) -> None:
     assert cluster["other"] in found["nodes"][0]["details"]["nodes"]
     devices = {f["details"]["total"]: f for f in found["devices"]}
     assert (devices[1]["details"]["free"], devices[3]["details"]["free"]) == (1, 1)
-    assert "placement group engine holds 2" in devices[3]["what"]
+    assert "'engine' (CREATED), made by job" in devices[3]["what"]
+    assert devices[3]["what"].endswith(", holds 2")
     (waiting,) = found["waiting-groups"]
     assert "placement group too-large is PENDING: it waits for {'GPU': 5.0}" in waiting["what"]
     # Two nodes, one address: legacy would refuse to start.

@@ -18,7 +18,15 @@ from vllm_ray_compat.doctor.findings import Finding, Level
 from vllm_ray_compat.doctor.fit import packed, whole_groups
 from vllm_ray_compat.doctor.look import Look, look
 from vllm_ray_compat.doctor.registry import chosen
-from vllm_ray_compat.doctor.view import BundleSeen, Connection, Facts, GroupSeen, Node, View
+from vllm_ray_compat.doctor.view import (
+    BundleSeen,
+    Connection,
+    Facts,
+    GroupSeen,
+    HolderSeen,
+    Node,
+    View,
+)
 from vllm_ray_compat.names import FLAG_NAME
 
 V2 = {FLAG_NAME: "1"}
@@ -100,10 +108,19 @@ def test_nodes() -> None:
 
 def test_devices_and_their_holders() -> None:
     a, b = node(1, total=4, free=1), node(2)
-    found = ask(cluster.devices, view(a, b, groups=[group(a, a, name="engine")]))
+    engine = HolderSeen(
+        what="placement group ab12 'engine' (CREATED)",
+        who="made by job 01000000",
+        amounts={a.id: {"GPU": 2.0, "CPU": 2.0}},
+    )
+    seen = view(a, b).model_copy(update={"holders": (engine,)})
+    found = ask(cluster.devices, seen)
     assert levels(found) == ["ok", "ok"]
-    assert "4 GPU, 1 free; placement group engine holds 2" in found[0].what
-    assert "outside placement groups hold 1" in found[0].what
+    assert (
+        "4 GPU, 1 free; placement group ab12 'engine' (CREATED), made by job 01000000, holds 2"
+        in found[0].what
+    )
+    assert "tasks, or actors that just came or went, hold 1" in found[0].what
     assert "2 GPU, 2 free" in found[1].what
     assert "holds" not in found[1].what
     assert levels(ask(cluster.devices, view(Node(id="x", address="a", total={})))) == ["note"]

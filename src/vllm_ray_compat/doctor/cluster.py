@@ -24,7 +24,9 @@ from vllm_ray_compat.executors.placement import (
 from vllm_ray_compat.executors.rank_order import INDICES_NAME, read_bundle_indices, sorted_again
 from vllm_ray_compat.schedule import Backend
 
-_FREE_THEM = "Free devices (`ray status` shows who has them), or lower the parallel sizes."
+#: Below this, an amount of a resource is rounding.
+_ROUNDING = 1e-4
+_FREE_THEM = "Free devices (the check `devices` says who has them), or lower the parallel sizes."
 
 
 def _view(context: Context) -> View:
@@ -66,13 +68,13 @@ def devices(context: Context) -> Iterator[Finding]:
 
 
 def _holders(view: View, node: Node, key: str, taken: float) -> Iterator[str]:
-    for group in view.groups:
-        held = sum(b.resources.get(key, 0) for b in group.bundles if b.node_id == node.id)
+    for holder in view.holders:
+        held = holder.amounts.get(node.id, {}).get(key, 0)
         if held:
             taken -= held
-            yield f"{group} holds {held:g}"
-    if taken > 0:
-        yield f"actors or tasks outside placement groups hold {taken:g}"
+            yield f"{holder.what}, {holder.who}, holds {held:g}"
+    if taken > _ROUNDING:
+        yield f"tasks, or actors that just came or went, hold {taken:g}"
 
 
 def waiting_groups(context: Context) -> Iterator[Finding]:
@@ -86,8 +88,7 @@ def waiting_groups(context: Context) -> Iterator[Finding]:
         wants = ", ".join(str(b.resources) for b in group.bundles if b.node_id is None)
         yield warning(
             f"The {group} is {group.state}: it waits for {wants or 'its bundles'} "
-            f"({group.strategy}). An engine behind it waits with it, half an hour by vLLM's "
-            "default.",
+            f"({group.strategy}). An engine behind it waits with it.",
             str(group),
             "If a bundle names node:ADDRESS, see that Ray has a node of that address. "
             f"{_FREE_THEM}",
@@ -131,7 +132,13 @@ def fits(context: Context) -> Iterator[Finding]:
             **counts,
         )
         return
-    placed = place(bundles, view.driver_node, world_size, tensor_parallel_size=tp)
+    placed = place(
+        bundles,
+        view.driver_node,
+        world_size,
+        tensor_parallel_size=tp,
+        needs_driver=context.backend is Backend.LEGACY and free.get(view.driver_node, 0) >= 1,
+    )
     split = split_groups(placed, tp)
     if not split:
         yield ok(

@@ -15,6 +15,8 @@ MIB = 1 << 20
 #: A message queue of vLLM: 10 chunks of 24 MiB (VLLM_MQ_MAX_CHUNK_BYTES_MB).
 _CHUNKS = 10
 _CHUNK_MIB = 24
+#: Docker gives a container 64 MiB.
+_NEARLY_FULL_MIB = 64
 #: What Ray wants (it warns below 4096).
 _FILES_WANTED = 8192
 _FILES_LEAST = 4096
@@ -49,8 +51,8 @@ def _chunk_mib(context: Context) -> int:
 def judge_shared_memory(total: int, free: int, ranks: int, chunk_mib: int = _CHUNK_MIB) -> Finding:
     """Judge sizes in MiB: one queue to all workers, and one back from each.
 
-    A queue takes no memory before it is written to, so too little is a problem only where not
-    even one queue fits.
+    A queue takes no memory before it is written to, and small messages touch little of it: only a
+    folder that is nearly full is a problem already.
     """
     queues = _CHUNKS * (chunk_mib + ranks * _CHUNK_MIB)
     said = f"{FOLDER} has {total} MiB, {free} MiB of them free"
@@ -60,9 +62,9 @@ def judge_shared_memory(total: int, free: int, ranks: int, chunk_mib: int = _CHU
         "with medium: Memory at /dev/shm), or free what is left there."
     )
     sizes = {"total_mib": total, "free_mib": free, "queues_mib": queues}
-    if free < _CHUNKS * chunk_mib:
+    if free < _NEARLY_FULL_MIB:
         return problem(
-            f"{said}; {wants}. A full one ends a worker with a bus error.",
+            f"{said}; {wants}. A full folder ends a worker with a bus error.",
             str(FOLDER),
             more,
             "man 5 tmpfs",

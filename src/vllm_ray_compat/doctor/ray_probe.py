@@ -6,6 +6,7 @@ not have this package, or the same release of it.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -16,6 +17,8 @@ from typing import Any, TextIO
 import ray
 from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from vllm_ray_compat.executors.placement_wait import holders
 
 #: Seconds for one connection between two nodes: a lost packet is sent again after 1 s and 3 s.
 _CONNECT_S = 5.0
@@ -148,6 +151,7 @@ def _view() -> dict[str, Any]:
         "driver_node": context.get_node_id(),
         "nodes": nodes,
         "groups": [group for group in groups if group["state"] != "REMOVED"],
+        "holders": [dataclasses.asdict(holder) for holder in holders()],
     }
 
 

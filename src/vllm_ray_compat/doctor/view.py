@@ -47,6 +47,14 @@ class GroupSeen(_Data):
         return f"placement group {self.name or self.id[:12]}"
 
 
+class HolderSeen(_Data):
+    """A placement group or an actor outside of one: what, whose, and node id -> what it holds."""
+
+    what: str
+    who: str
+    amounts: dict[str, dict[str, float]]
+
+
 class View(_Data):
     """Nodes and placement groups; ``driver_node`` is the id of the node we looked from."""
 
@@ -55,6 +63,7 @@ class View(_Data):
     driver_node: str
     nodes: tuple[Node, ...]
     groups: tuple[GroupSeen, ...] = ()
+    holders: tuple[HolderSeen, ...] = ()
 
     @property
     def alive(self) -> list[Node]:
