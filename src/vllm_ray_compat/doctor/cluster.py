@@ -358,7 +358,9 @@ def _facts(context: Context) -> tuple[list[Facts], list[Finding]]:
         for facts in seen.facts
         if facts.error is not None
     ]
-    return [facts for facts in seen.facts if facts.versions], faults
+    order = {node.id: place for place, node in enumerate(view.alive)}
+    told = [facts for facts in seen.facts if facts.versions]
+    return sorted(told, key=lambda facts: order.get(facts.node_id, len(order))), faults
 
 
 def versions(context: Context) -> Iterator[Finding]:

@@ -26,6 +26,8 @@ _PROBE = "vllm_ray_compat.doctor.ray_probe"
 _GRACE_S = 2.0
 #: Seconds for a bare TCP connection to the head.
 _CONNECT_S = 3.0
+#: Characters of Ray's last line that are told.
+_LONGEST_LINE = 300
 
 _FACTS = TypeAdapter(tuple[Facts, ...])
 _CONNECTIONS = TypeAdapter(tuple[Connection, ...])
@@ -70,14 +72,10 @@ def look(
     where = asked or "auto"
     if refusal := _refusal(where) or _no_answer(where):
         return Look(where, unreachable=refusal, asked=asked is not None)
-    answers, said = _run(where, environ, probes, timeout_s)
+    answers, end = _run(where, environ, probes, timeout_s)
     seen = {answer["step"]: answer["data"] for answer in answers}
     if "view" not in seen:
-        reason = seen.get("failed") or (
-            f"looking at the Ray cluster {where} did not end within {timeout_s:.0f} s"
-            if said is None
-            else f"the process that looked at the Ray cluster {where} ended: {said}"
-        )
+        reason = seen.get("failed") or f"the process that looked at the Ray cluster {where} {end}"
         return Look(where, unreachable=reason, asked=asked is not None)
     view = View.model_validate(seen["view"])
     wanted = ["facts", "connections"] if probes else []
@@ -90,9 +88,7 @@ def look(
         connections=(
             _CONNECTIONS.validate_python(seen["connections"]) if "connections" in seen else None
         ),
-        cut_short=(
-            (seen.get("failed") or said or f"no answer within {timeout_s:.0f} s") if late else None
-        ),
+        cut_short=(seen.get("failed") or f"the process that asked {end}") if late else None,
     )
 
 
@@ -128,8 +124,8 @@ def _reason(error: Exception) -> str:
 
 def _run(
     where: str, environ: Mapping[str, str], probes: bool, timeout_s: float
-) -> tuple[list[dict[str, Any]], str | None]:
-    """Run the process; returns its answers, and the last line it said (None: time ran out)."""
+) -> tuple[list[dict[str, Any]], str]:
+    """Run the process; returns its answers, and how it ended with the last that it said."""
     process = subprocess.Popen(
         [sys.executable, "-m", _PROBE, where, str(timeout_s), str(int(probes))],
         env={**environ, "RAY_USAGE_STATS_ENABLED": "0"},
@@ -138,21 +134,22 @@ def _run(
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    ended = True
+    end = "ended"
     try:
         out, err = process.communicate(timeout=timeout_s + _GRACE_S)
     except subprocess.TimeoutExpired:
-        ended = False
+        end = f"did not end within {timeout_s:.0f} s"
         _kill(process)
         out, err = process.communicate()
     except BaseException:
         _kill(process)
         raise
     lines = err.decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
+    if last := next((line.strip() for line in reversed(lines) if line.strip()), ""):
+        end += f"; the last it said: {last[-_LONGEST_LINE:]}"
     # The last line may be half written.
     answers = [json.loads(line) for line in out.decode().split("\n")[:-1]]
-    return answers, last if ended else None
+    return answers, end
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -6,7 +6,6 @@ not have this package, or the same release of it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -23,7 +22,7 @@ from vllm_ray_compat.executors.placement_wait import holders
 #: Seconds for one connection between two nodes: a lost packet is sent again after 1 s and 3 s.
 _CONNECT_S = 5.0
 #: Characters of an error that are told.
-_LONGEST_ERROR = 500
+_LONGEST_ERROR = 300
 #: Seconds of the whole time that are kept for the connections.
 _KEPT_S = 8.0
 
@@ -151,7 +150,14 @@ def _view() -> dict[str, Any]:
         "driver_node": context.get_node_id(),
         "nodes": nodes,
         "groups": [group for group in groups if group["state"] != "REMOVED"],
-        "holders": [dataclasses.asdict(holder) for holder in holders()],
+        "holders": [
+            {
+                "what": holder.what,
+                "who": holder.who,
+                "amounts": {node: dict(held) for node, held in holder.amounts.items()},
+            }
+            for holder in holders()
+        ],
     }
 
 
@@ -220,7 +226,8 @@ def _line(error: BaseException) -> str:
     """Return an error on one line; of one that carries a worker's traceback, its end."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[-1:] if any("Traceback" in line for line in lines) else lines)
-    return f"{type(error).__name__}: {text[:_LONGEST_ERROR]}"
+    told = f"{type(error).__name__}: {text[:_LONGEST_ERROR]}"
+    return f"{told} (because of {_line(error.__cause__)})" if error.__cause__ else told
 
 
 def main(address: str, timeout_s: float, probes: bool, out: TextIO) -> None:

@@ -11,7 +11,7 @@ from vllm_ray_compat.errors import unknown
 
 _DECISION = frozenset({Need.DECISION})
 _CLUSTER = frozenset({Need.CLUSTER})
-_PROBES = frozenset({Need.CLUSTER, Need.PROBES})
+_PROBES = frozenset({Need.PROBES})
 _LOG = frozenset({Need.LOG})
 
 CHECKS: tuple[Check, ...] = (
