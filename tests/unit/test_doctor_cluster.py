@@ -15,7 +15,7 @@ from vllm_ray_compat.doctor.checks import Need
 from vllm_ray_compat.doctor.context import Context, Options
 from vllm_ray_compat.doctor.examine import examine
 from vllm_ray_compat.doctor.findings import Finding, Level
-from vllm_ray_compat.doctor.fit import packed, whole_groups
+from vllm_ray_compat.doctor.fit import packed, pinned, whole_groups
 from vllm_ray_compat.doctor.look import Look, look
 from vllm_ray_compat.doctor.registry import chosen
 from vllm_ray_compat.doctor.view import (
@@ -148,13 +148,14 @@ def test_waiting_groups() -> None:
         ((2, 2), (2, 2), "ok", "each tensor-parallel group on one node"),
         ((2, 2), (4, 1), "warning", "tensor-parallel group 0 (ranks 0 to 3) is on nodes"),
         ((1, 3), (2, 2), "warning", "is on nodes 10.0.0.1"),
-        ((1, 4), (4, 1), "warning", "is on nodes"),
+        ((1, 4), (4, 1), "ok", "each tensor-parallel group on one node"),
+        ((1, 1, 4), (4, 1), "ok", "each tensor-parallel group on one node"),
         ((1, 1), (2, 2), "problem", "2 of 8 are free"),
         ((4, 4), (8, 2), "problem", "the cluster has 8"),
         ((0, 2), (2, 1), "ok", "2 ranks fit"),
     ],
 )
-def test_fit(free: tuple[int, int], sizes: tuple[int, int], level: str, words: str) -> None:
+def test_fit(free: tuple[int, ...], sizes: tuple[int, int], level: str, words: str) -> None:
     nodes = [node(i, total=4, free=f) for i, f in enumerate(free, 1)]
     (found,) = ask(cluster.fits, view(*nodes), options=Options(*sizes))
     assert found.level.value == level
@@ -163,7 +164,8 @@ def test_fit(free: tuple[int, int], sizes: tuple[int, int], level: str, words: s
 
 def test_fit_says_whether_a_split_can_be_avoided() -> None:
     one, four = node(1, total=4, free=1), node(2, total=4)
-    (found,) = ask(cluster.fits, view(one, four), options=Options(4))
+    # Legacy has to begin on the driver's node.
+    (found,) = ask(cluster.fits, view(one, four), LEGACY, Options(4))
     assert "There is room to avoid it" in (found.do or "")
     (found,) = ask(cluster.fits, view(node(1), node(2)), options=Options(4))
     assert "cannot be avoided" in (found.do or "")
@@ -176,6 +178,14 @@ def test_packing() -> None:
     assert made is not None
     assert [bundle.node_id for bundle in made] == ["b", "b", "c", "c"]
     assert packed({"a": 0.5}, "a", 1) is None
+    made = packed({"a": 1, "b": 2, "c": 3}, None, 3)
+    assert made is not None
+    assert {bundle.node_id for bundle in made} == {"c"}
+    free = {"a": 1.0, "b": 4.0}
+    assert pinned(free, "a", 1, needs_driver=False) == "a"
+    assert pinned(free, "a", 2, needs_driver=False) is None
+    assert pinned(free, "a", 2, needs_driver=True) == "a"
+    assert pinned({}, "a", 1, needs_driver=False) is None
     assert whole_groups({"a": 3, "b": 4, "c": 1}, 2) == 3
 
 

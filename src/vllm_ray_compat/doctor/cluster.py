@@ -10,7 +10,7 @@ from typing import Any
 from vllm_ray_compat.doctor.configuration import HOST_IP
 from vllm_ray_compat.doctor.context import Context
 from vllm_ray_compat.doctor.findings import Finding, note, ok, problem, warning
-from vllm_ray_compat.doctor.fit import packed, whole_groups
+from vllm_ray_compat.doctor.fit import packed, pinned, whole_groups
 from vllm_ray_compat.doctor.machine import judge_niceness
 from vllm_ray_compat.doctor.view import Facts, GroupSeen, Node, View
 from vllm_ray_compat.executors.placement import (
@@ -122,7 +122,9 @@ def fits(context: Context) -> Iterator[Finding]:
             **counts,
         )
         return
-    bundles = packed(free, view.driver_node, world_size)
+    needs_driver = context.backend is Backend.LEGACY and free.get(view.driver_node, 0) >= 1
+    begins = pinned(free, view.driver_node, tp, needs_driver=needs_driver)
+    bundles = packed(free, begins, world_size)
     if bundles is None:
         yield problem(
             f"{world_size} ranks need {world_size} {key}, and {now} of {in_all} are free: a start "
@@ -137,7 +139,7 @@ def fits(context: Context) -> Iterator[Finding]:
         view.driver_node,
         world_size,
         tensor_parallel_size=tp,
-        needs_driver=context.backend is Backend.LEGACY and free.get(view.driver_node, 0) >= 1,
+        needs_driver=needs_driver,
     )
     split = split_groups(placed, tp)
     if not split:
