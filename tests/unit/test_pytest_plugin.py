@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy  # noqa: F401 (a run in here drops what it was first to import; numpy cannot come twice)
 import psutil
 import pytest
 
