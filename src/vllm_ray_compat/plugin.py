@@ -45,6 +45,7 @@ class _Patch:
             if not (self.active and isinstance(backend, str) and backend == "ray"):
                 return vllms_own(vllm_config)
             decision = _decide()
+            _check_actor(vllm_config.parallel_config)
             return vllms_own(vllm_config) if decision is None else _follow(decision)
 
         self._ours = staticmethod(get_class)
@@ -158,6 +159,33 @@ def _decide() -> Decision | None:
     return None
 
 
+def _check_actor(parallel_config: Any) -> None:
+    """Refuse an engine that would wait for devices which the Ray actor around it holds.
+
+    Raises:
+        DevicesHeldByActorError: meant for the caller.
+    """
+    if "ray" not in sys.modules:
+        return
+    from vllm_ray_compat.errors import RaycompatError
+    from vllm_ray_compat.executors import actor_devices
+
+    try:
+        warning = actor_devices.check(parallel_config)
+    except RaycompatError:
+        raise
+    except Exception:
+        _say(
+            logging.ERROR,
+            "vllm_ray_compat could not see which devices the Ray actor around this engine holds; "
+            "please report this.",
+            exc_info=True,
+        )
+    else:
+        if warning is not None and not _inside_config():
+            _say(logging.WARNING, warning)
+
+
 def _follow(decision: Decision) -> type:
     """Return the class of a decision, and say once what has to be said.
 
@@ -169,12 +197,15 @@ def _follow(decision: Decision) -> type:
     """
     from vllm_ray_compat import deprecations
     from vllm_ray_compat.executors import catalog
-    from vllm_ray_compat.executors.environment import settings_for_workers
+    from vllm_ray_compat.executors.environment import (
+        address_for_engine_core,
+        settings_for_workers,
+    )
 
     decision.enforce()
     executor = catalog.load(decision)
     if _state.is_driver:
-        for name, value in settings_for_workers().items():
+        for name, value in {**settings_for_workers(), **address_for_engine_core()}.items():
             _set_variable(name, value)
         if not _inside_config():
             _say(logging.INFO, decision.one_line())

@@ -130,6 +130,15 @@ def noset_variables(platform: Any) -> list[str]:
     return ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] if platform.is_cuda() else []
 
 
+def ray_device_key() -> str:
+    """Return the resource that is a device to the running vLLM; empty where Ray is not supported.
+
+    Empty, too, in a process where vLLM's platform was never asked for.
+    """
+    platforms = sys.modules.get("vllm.platforms")
+    return str(getattr(getattr(platforms, "current_platform", None), "ray_device_key", "") or "")
+
+
 def make_variable_known(name: str) -> Callable[[], None]:
     """Tell a running vLLM that the environment variable *name* exists, where it does not know it.
 

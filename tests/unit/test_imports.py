@@ -18,6 +18,8 @@ CORE = [
     "vllm_ray_compat.vllm_api",
     "vllm_ray_compat.plugin",
     "vllm_ray_compat.platforms",
+    "vllm_ray_compat.serve",
+    "vllm_ray_compat.executors.actor_devices",
     "vllm_ray_compat.executors.catalog",
     "vllm_ray_compat.executors.environment",
     "vllm_ray_compat.executors.rank_order",
