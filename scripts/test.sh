@@ -3,6 +3,8 @@
 #
 #   bash scripts/test.sh                  all: first unit (a minute or two), then engine (half an hour)
 #   CONFORMANCE=full bash scripts/test.sh     the same with every executor on every topology
+#   PLACEMENT=full bash scripts/test.sh -k 'ray_serve or ray_data'     Ray Serve and Ray Data in every
+#                                         shape of docs/serve.md, with both executors (half an hour)
 #   bash scripts/test.sh -m unit          one part
 #   bash scripts/test.sh -k selector      what pytest takes
 set -euo pipefail
