@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,14 @@ from ray.util.placement_group import placement_group_table
 from vllm_ray_compat.shared_memory import mapped_segments
 
 
+def without_semaphores(names: Iterable[str]) -> set[str]:
+    """Return *names* in /dev/shm but for Compiled Graph's semaphores: Ray frees them at its end."""
+    return {name for name in names if not name.rpartition("/")[2].startswith("sem.")}
+
+
 def segments() -> set[str]:
-    """What is in /dev/shm but for Compiled Graph's semaphores: Ray frees them at its own end."""
-    return {p.name for p in Path("/dev/shm").iterdir() if not p.name.startswith("sem.")}
+    """What is in /dev/shm but for Compiled Graph's semaphores."""
+    return without_semaphores(path.name for path in Path("/dev/shm").iterdir())
 
 
 def held_by_others() -> set[str]:

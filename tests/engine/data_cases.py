@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from looking import devices_held, groups_left
+from looking import devices_held, groups_left, without_semaphores
 from offline_cases import ENGINE, SAMPLING, prompts
 from ray.util.placement_group import placement_group_table
 
@@ -100,7 +100,7 @@ def watched() -> Iterator[set[str]]:
     def look() -> None:
         while not over.wait(0.3):
             for actor in workers_alive():
-                found.update(mapped_segments(actor["Pid"]))
+                found.update(without_semaphores(mapped_segments(actor["Pid"])))
 
     thread = threading.Thread(target=look)
     thread.start()

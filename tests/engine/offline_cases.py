@@ -1,6 +1,6 @@
 """What the tests of Ray Serve and Ray Data ask, and vLLM's own answer to it without either.
 
-``python offline_cases.py MODEL TP PP`` runs ``vllm.LLM`` with the ``mp`` executor.
+``python offline_cases.py MODEL`` runs ``vllm.LLM`` with one worker, in one process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,7 @@ def prompts() -> list[str]:
 def main() -> None:
     from vllm import LLM, SamplingParams
 
-    model, tp, pp = sys.argv[1:]
-    llm = LLM(
-        model=model,
-        tensor_parallel_size=int(tp),
-        pipeline_parallel_size=int(pp),
-        distributed_executor_backend="mp",
-        **ENGINE,
-    )
+    llm = LLM(model=sys.argv[1], distributed_executor_backend="uni", **ENGINE)
     outputs = llm.generate(prompts(), SamplingParams(**SAMPLING), use_tqdm=False)
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
     print("ANSWER " + json.dumps({"case": "offline", "tokens": tokens}), flush=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from looking import groups_left, is_alive
+from looking import groups_left, is_alive, without_semaphores
 from offline_cases import ENGINE, SAMPLING, prompts
 from ray import serve
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -174,7 +174,7 @@ NOTHING = {"replicas": 0, "workers": 0, "groups": 0, "devices": 0}
 
 def memory_of(pids: Iterable[int]) -> set[str]:
     """Return the files in /dev/shm that processes use; ask while they live."""
-    return {path for pid in pids for path in mapped_segments(pid)}
+    return {path for pid in pids for path in without_semaphores(mapped_segments(pid))}
 
 
 def free(paths: set[str]) -> int:
