@@ -22,7 +22,13 @@ from vllm.utils.network_utils import get_distributed_init_method, get_open_port
 from vllm.v1.executor.abstract import Executor
 
 from vllm_ray_compat.errors import RaycompatError
-from vllm_ray_compat.executors import legacy_graph, legacy_limits, ray_cluster, startup
+from vllm_ray_compat.executors import (
+    legacy_graph,
+    legacy_limits,
+    ray_cluster,
+    reachability,
+    startup,
+)
 from vllm_ray_compat.executors.actors import actor_options, device_key
 from vllm_ray_compat.executors.failure import Failure
 from vllm_ray_compat.executors.legacy_resources import GraphResources
@@ -82,6 +88,13 @@ class RayLegacyExecutor(Failure, Executor):  # type: ignore[misc]
             deadline,
         )
         check_addresses([(worker.node_id, worker.address) for worker in found.values()])
+        reachability.check(
+            [worker.node_id for worker in found.values()],
+            self.workers,
+            tensor_parallel_size=config.tensor_parallel_size,
+            store_by_vllms_address=False,
+            deadline=deadline,
+        )
         resources.local_pids = [w.pid for w in found.values() if w.node_id == driver_node]
 
         def on_all(what: str, call: Callable[[int, Any], Any]) -> None:

@@ -26,7 +26,7 @@ from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 from vllm.platforms import current_platform
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
 
-from vllm_ray_compat.executors import ray_cluster, startup
+from vllm_ray_compat.executors import ray_cluster, reachability, startup
 from vllm_ray_compat.executors.actors import actor_options, device_key
 from vllm_ray_compat.executors.calls import Answers, Call, call_and_wait
 from vllm_ray_compat.executors.failure import Failure
@@ -122,6 +122,13 @@ class RayExecutorV2(Failure, MultiprocExecutor):  # type: ignore[misc]
             deadline,
         )
         self._check_nodes(placed, found)
+        reachability.check(
+            [p.node_id for p in placed],
+            actors,
+            tensor_parallel_size=parallel_config.tensor_parallel_size,
+            store_by_vllms_address=False,
+            deadline=deadline,
+        )
         resources.local_pids = [found[rank].pid for rank in local]
         store = startup.collect(
             {0: actors[0].open_store.remote(self.world_size)}, "The process group's store", deadline

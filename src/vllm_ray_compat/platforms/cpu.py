@@ -11,6 +11,7 @@ from vllm.platforms.cpu import CpuPlatform
 
 _STOCK_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
 _WORKER = "vllm_ray_compat.platforms.cpu_worker.RayCpuWorker"
+_COMMUNICATOR = "vllm_ray_compat.platforms.cpu_communicator.RayCpuCommunicator"
 
 
 class RayCpuPlatform(CpuPlatform):  # type: ignore[misc]
@@ -41,6 +42,11 @@ class RayCpuPlatform(CpuPlatform):  # type: ignore[misc]
             parallel_config.distributed_executor_backend = asked
         if parallel_config.worker_cls == _STOCK_WORKER:
             parallel_config.worker_cls = _WORKER
+
+    @classmethod
+    def get_device_communicator_cls(cls) -> str:
+        """Return the communicator that also works between nodes."""
+        return _COMMUNICATOR
 
     @classmethod
     def device_control_id_to_physical_device_id(cls, device_id: str) -> int:  # noqa: ARG003

@@ -21,6 +21,7 @@ from vllm_ray_compat.executors.repairs import (
     legacy_monitor,
     legacy_ranks,
     legacy_shutdown,
+    node_ports,
     placement_group,
     v2_actor_names,
     v2_bundle_order,
@@ -69,6 +70,7 @@ REPAIRS: tuple[Repair, ...] = (
     placement_group.REPAIR,
     bundle_indices.REPAIR,
     whole_tp_groups.REPAIR,
+    node_ports.REPAIR,
 )
 
 validate(REPAIRS)
