@@ -235,11 +235,20 @@ down() {
   rm -rf "$state"
 }
 
+# The Python on PATH where it has what a node needs, else the checkout's own environment.
+use_python() {
+  python=$(command -v python || true)
+  if [ -z "$python" ] || ! "$python" -c 'import importlib.util as u, sys
+sys.exit(not (u.find_spec("ray") and u.find_spec("vllm_ray_compat")))'; then
+    source "$here/environment.sh"
+    python=$(command -v python)
+  fi
+}
+
 up() {
   local node
   check_machine
-  source "$here/environment.sh"
-  python=$(command -v python)
+  use_python
   [ "$ports" != ray-only ] || ports=$(ports_of_ray)
   mkdir "$state" 2>/dev/null || raycompat_fail 2 "the cluster '$name' is up, or half of it. Remove it first: bash scripts/multi_node.sh down --name $name"
   chmod 700 "$state"
@@ -324,6 +333,7 @@ case $command in
     ;;
   exec)
     [ "$#" -gt 1 ] || raycompat_fail 2 "exec needs a node and a command."
+    use_python # what the command is called by may be in there
     inside "$@"
     ;;
   env)

@@ -134,9 +134,11 @@ class Link:
         self._under_way: list[tuple[float, int, int, bytes]] = []
         self._count = 0
 
-    def run(self) -> None:
-        """Work until the process is ended."""
+    def run(self, end: int | None = None) -> None:
+        """Work until the process is ended, or descriptor *end* is readable."""
         poll = select.poll()
+        if end is not None:
+            poll.register(end, select.POLLIN)
         for tun in self._tuns.values():
             poll.register(tun, select.POLLIN)
         while True:
@@ -144,6 +146,8 @@ class Link:
             if self._under_way:
                 wait_ms = max(0.0, (self._under_way[0][0] - time.monotonic()) * 1000)
             for tun, _ in poll.poll(wait_ms):
+                if tun == end:
+                    return
                 self._take(tun)
             now = time.monotonic()
             while self._under_way and self._under_way[0][0] <= now:
