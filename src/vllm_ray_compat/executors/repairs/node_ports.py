@@ -57,13 +57,18 @@ class _Checked(Mixin):
     def _raycompat_check_nodes(self, nodes_of_ranks: Sequence[str], actors: Sequence[Any]) -> None:
         from vllm_ray_compat.executors import reachability, startup
 
-        reachability.check(
-            nodes_of_ranks,
-            actors,
-            tensor_parallel_size=self.parallel_config.tensor_parallel_size,
-            store_by_vllms_address=placing.backend_of(self) is Backend.LEGACY,
-            deadline=startup.Deadline(startup.start_timeout_s()),
-        )
+        try:
+            reachability.check(
+                nodes_of_ranks,
+                actors,
+                tensor_parallel_size=self.parallel_config.tensor_parallel_size,
+                store_by_vllms_address=placing.backend_of(self) is Backend.LEGACY,
+                deadline=startup.Deadline(startup.start_timeout_s()),
+            )
+        except reachability.UnreachableNodeError as error:
+            raise reachability.UnreachableNodeError(
+                f"{error} To start without this check, set RAYCOMPAT_REPAIRS=all,-node-ports."
+            ) from None
 
 
 REPAIR = Repair(
