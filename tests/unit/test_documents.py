@@ -48,7 +48,7 @@ def test_the_guide_runs_parity_and_a_server_once() -> None:
     assert len([c for c in commands if "vllm serve" in c]) == 1
 
 
-@pytest.mark.parametrize("name", [*DOCUMENTS, "docs/serve.md"])
+@pytest.mark.parametrize("name", [*DOCUMENTS, "docs/serve.md", "docs/multi_node.md"])
 def test_python_blocks_compile_and_links_lead_somewhere(name: str) -> None:
     text = read(name)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
