@@ -150,6 +150,7 @@ detached() { # detached LOG COMMAND...
     done
     exec setsid "${@:2}" </dev/null >"$1" 2>&1
   ) &
+  disown # its end is no news
 }
 
 start_node() { # start_node NODE: in the background, until its Ray ends
@@ -274,7 +275,7 @@ up() {
   trap - EXIT INT TERM
 }
 
-inside() { # inside NODE COMMAND...
+inside() { # inside NODE COMMAND...; in a subshell, or as the last thing of this one
   local node=$1 pid variables
   shift
   pid=$(remembered "node-$node") || raycompat_fail 1 "there is no node $node in the cluster '$name': bash scripts/multi_node.sh up"
@@ -282,7 +283,7 @@ inside() { # inside NODE COMMAND...
   pid=$(ps -o pid= --ppid "$pid" | tr -d ' ')
   mapfile -t variables <"$state/node-$node.env"
   # shellcheck disable=SC2016
-  nsenter --target "$pid" --net --mount --ipc --pid -- env "${variables[@]}" bash -c 'cd "$1" && shift && exec "$@"' - "$PWD" "$@"
+  exec nsenter --target "$pid" --net --mount --ipc --pid -- env "${variables[@]}" bash -c 'cd "$1" && shift && exec "$@"' - "$PWD" "$@"
 }
 
 # -- the command line ------------------------------------------------------------------------
@@ -321,7 +322,7 @@ case $command in
   up)
     up
     echo "Up: ${#devices[@]} nodes with ${devices[*]} devices, at $(address_of 1):$gcs_port. Each has this environment:"
-    inside 1 env | grep -E '^(RAY_|VLLM_HOST_IP|GLOO_SOCKET_IFNAME|TMPDIR)' | sed 's/^\(RAY_AUTH_TOKEN=\).*/\1…/; s/^/  /'
+    (inside 1 env) | grep -E '^(RAY_|VLLM_HOST_IP|GLOO_SOCKET_IFNAME|TMPDIR)' | sed 's/^\(RAY_AUTH_TOKEN=\).*/\1…/; s/^/  /'
     echo "Run something there: bash scripts/multi_node.sh exec --name $name 1 COMMAND"
     ;;
   run)
@@ -329,7 +330,7 @@ case $command in
     up
     trap 'down' EXIT
     trap 'exit 130' INT TERM
-    inside 1 "$@"
+    (inside 1 "$@")
     ;;
   exec)
     [ "$#" -gt 1 ] || raycompat_fail 2 "exec needs a node and a command."

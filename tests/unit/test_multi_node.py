@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,3 +79,168 @@ def test_a_node_that_is_not_there() -> None:
         done = run(*arguments)
         assert done.returncode == 1
         assert "there is no node" in done.stderr
+
+
+# -- real namespaces, and a stand-in for Ray: what is between the nodes -------------------------
+
+#: Runs everything but Ray, for which it only says what Ray says.
+STAND_IN = """case "$*" in
+  *ray.scripts.scripts*) echo 'Ray runtime started.'; exec sleep 600 ;;
+  *) exec "{python}" "$@" ;;
+esac"""
+
+#: Connects to what it is told, and says what it heard.
+ASK = """import socket, sys
+try:
+    with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=3) as connection:
+        print(connection.recv(9).decode())
+except OSError as error:
+    print(type(error).__name__)"""
+
+ANSWER = """import socket, sys
+with socket.create_server(('0.0.0.0', int(sys.argv[1]))) as server:
+    print('ready', flush=True)
+    while True:
+        server.accept()[0].sendall(b'heard')"""
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        command(folder, "python", STAND_IN.format(python=sys.executable))
+        self.path = f"{folder}:{os.environ['PATH']}"
+        self.name = f"u{os.getpid()}"
+        self._answering: list[subprocess.Popen[str]] = []
+
+    def run(self, what: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return run(what, "--name", self.name, *arguments, path=self.path)
+
+    def up(self, *options: str) -> None:
+        done = self.run("up", *options)
+        if done.returncode == 3:
+            pytest.skip(done.stderr.strip())
+        assert done.returncode == 0, done.stderr
+
+    def answer(self, node: int, port: int) -> None:
+        process = subprocess.Popen(
+            [
+                "bash",
+                SCRIPT,
+                "exec",
+                "--name",
+                self.name,
+                str(node),
+                "python",
+                "-c",
+                ANSWER,
+                str(port),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PATH": self.path},
+        )
+        self._answering.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+    def ask(self, node: int, address: str, port: int) -> str:
+        return self.run("exec", str(node), "python", "-c", ASK, address, str(port)).stdout.strip()
+
+    def down(self) -> None:
+        done = self.run("down")
+        assert (done.returncode, done.stderr) == (0, "")
+        for process in self._answering:
+            process.communicate(timeout=10)  # it was ended with its node
+        self._answering.clear()
+
+    def is_there(self) -> bool:
+        spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+        return f"{self.name}-" in spaces or Path(f"/tmp/raycompat-{self.name}").exists()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.down()
+    assert not made.is_there()
+
+
+@pytest.mark.parametrize("options", [["--devices", "1,1"], ["--devices", "1,0,1"]])
+def test_nodes_reach_each_other_and_nobody_else(cluster: Cluster, options: list[str]) -> None:
+    cluster.up(*options)
+    cluster.answer(1, 41000)
+    last = options[1].count(",") + 1
+    assert cluster.ask(last, "198.18.0.1", 41000) == "heard"
+    interfaces = cluster.run("exec", "1", "ls", "/sys/class/net").stdout.split()
+    assert sorted(interfaces) == ["lo", "ray0"]
+    assert cluster.run("exec", "1", "ip", "route", "get", "192.0.2.1").returncode != 0
+    cluster.down()
+    assert not cluster.is_there()
+
+
+def test_nodes_share_no_memory_and_no_processes(cluster: Cluster) -> None:
+    cluster.up()
+    assert cluster.run("exec", "1", "touch", "/dev/shm/mine").returncode == 0
+    assert cluster.run("exec", "2", "ls", "/dev/shm").stdout == ""
+    assert not Path("/dev/shm/mine").exists()
+    seen = cluster.run("exec", "2", "ps", "-e", "-o", "pid=").stdout.split()
+    assert len(seen) < 10
+
+
+def test_only_the_ports_of_ray(cluster: Cluster) -> None:
+    cluster.up("--ports", "ray-only")
+    cluster.answer(1, 41000)
+    cluster.answer(1, 10100)
+    assert cluster.ask(2, "198.18.0.1", 41000) == "TimeoutError"
+    assert cluster.ask(2, "198.18.0.1", 10100) == "heard"
+
+
+def test_a_delay_is_felt(cluster: Cluster) -> None:
+    cluster.up("--delay", "100ms")
+    cluster.answer(1, 41000)
+    began = time.monotonic()
+    assert cluster.ask(2, "198.18.0.1", 41000) == "heard"
+    assert time.monotonic() - began > 0.4  # there and back, for the connection and for the answer
+
+
+def test_variables_of_one_node(cluster: Cluster) -> None:
+    cluster.up("--env", "2:VLLM_HOST_IP=198.18.0.99", "--env", "MINE=1")
+    for node, address in (("1", "198.18.0.1"), ("2", "198.18.0.99")):
+        found = cluster.run("exec", node, "env").stdout.splitlines()
+        assert f"VLLM_HOST_IP={address}" in found
+        assert {"MINE=1", "GLOO_SOCKET_IFNAME=ray0", "RAY_AUTH_MODE=token"} <= set(found)
+
+
+def test_it_goes_down_with_its_owner_and_holds_no_lock(cluster: Cluster) -> None:
+    with subprocess.Popen(["sleep", "600"]) as owner:
+        reading, writing = os.pipe()
+        done = subprocess.run(
+            ["bash", SCRIPT, "up", "--name", cluster.name, "--owner", str(owner.pid)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": cluster.path},
+            pass_fds=[writing],
+        )
+        os.close(writing)
+        try:
+            if done.returncode == 3:
+                pytest.skip(done.stderr.strip())
+            assert os.read(reading, 1) == b"", "somebody still has it open"
+            assert cluster.run("up").returncode == 2, "twice"
+            assert cluster.is_there()
+        finally:
+            os.close(reading)
+            owner.kill()
+    for _ in range(100):
+        if not cluster.is_there():
+            return
+        time.sleep(0.1)
+    pytest.fail("still there")
+
+
+def test_run_ends_as_its_command_does(cluster: Cluster) -> None:
+    done = cluster.run("run", "--", "bash", "-c", "echo on $VLLM_HOST_IP; exit 7")
+    if done.returncode == 3:
+        pytest.skip(done.stderr.strip())
+    assert (done.returncode, done.stdout) == (7, "on 198.18.0.1\n")
+    assert not cluster.is_there()
