@@ -75,7 +75,8 @@ def ready(made: PlacementGroup) -> PlacementGroup:
 
 def bundle(_worker: Any) -> int:
     """Return the bundle that a worker runs in, by the resource that Ray has given it."""
-    names = ",".join(ray.get_runtime_context().get_assigned_resources())
+    # The runtime context calls it GPU, whatever the bundle.
+    names = ",".join(ray._private.worker.global_worker.core_worker.resource_ids())
     found = re.search(r"GPU_group_(\d+)_", names)
     assert found, names
     return int(found.group(1))

@@ -155,8 +155,8 @@ def nodes() -> list[Node]:
     return sorted(found, key=lambda node: (node.address, node.id))
 
 
-def holders(but_for: str = "") -> list[Holder]:
-    """Return the placement groups and actors that hold resources, but for the group *but_for*.
+def holders(waiting: str = "") -> list[Holder]:
+    """Return the placement groups and actors that hold resources; *waiting* is the one in question.
 
     Read by Ray's own internals, for want of another way without the dashboard. What a Ray of
     another make does not tell is left out, and a line in the log says so.
@@ -164,7 +164,7 @@ def holders(but_for: str = "") -> list[Holder]:
     found: list[Holder] = []
     for read in (_groups, _actors):
         try:
-            found += read(but_for)
+            found += read(waiting)
         except Exception as error:  # why the group is late must be told in any case
             _logger.warning(
                 "Ray %s does not say which %s hold resources: %r",
@@ -175,7 +175,7 @@ def holders(but_for: str = "") -> list[Holder]:
     return found
 
 
-def _groups(but_for: str) -> Iterable[Holder]:
+def _groups(waiting: str) -> Iterable[Holder]:
     from ray.core.generated import gcs_pb2
 
     accessor = ray._private.state.state._connect_and_get_accessor()
@@ -184,7 +184,7 @@ def _groups(but_for: str) -> Iterable[Holder]:
         group = gcs_pb2.PlacementGroupTableData.FromString(raw)
         identity = group.placement_group_id.hex()
         state = gcs_pb2.PlacementGroupTableData.PlacementGroupState.Name(group.state)
-        if identity == but_for or state == "REMOVED":
+        if state == "REMOVED":
             continue
         amounts: dict[str, defaultdict[str, float]] = {}
         for bundle in group.bundles:
@@ -193,6 +193,9 @@ def _groups(but_for: str) -> Iterable[Holder]:
                 on_node = amounts.setdefault(node, defaultdict(float))
                 for name, amount in bundle.unit_resources.items():
                     on_node[name] += amount
+        if identity == waiting:
+            yield Holder("this group itself", "for bundles whose node lives", amounts)
+            continue
         name = f" {group.name!r}" if group.name else ""
         yield Holder(
             f"placement group {identity}{name} ({state})",
@@ -202,7 +205,7 @@ def _groups(but_for: str) -> Iterable[Holder]:
         )
 
 
-def _actors(_but_for: str) -> Iterable[Holder]:
+def _actors(_waiting: str) -> Iterable[Holder]:
     from ray.core.generated import gcs_pb2
 
     accessor = ray._private.state.state._connect_and_get_accessor()

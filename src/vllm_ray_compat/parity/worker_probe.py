@@ -38,7 +38,7 @@ class WorkerProbe:
                 if context
                 else {}
             ),
-            "bundle": _bundle(context.get_assigned_resources()) if context else None,
+            "bundle": _bundle(_resources()) if context else None,
             "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "environment": redact(os.environ),
             "settings": {
@@ -68,6 +68,13 @@ class WorkerProbe:
 
 def _path_of(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _resources() -> list[str]:
+    """Return the names of what Ray has given this worker; the public call leaves the bundle out."""
+    from ray._private.worker import global_worker
+
+    return list(global_worker.core_worker.resource_ids())
 
 
 def _bundle(resources: Iterable[str]) -> int | None:
