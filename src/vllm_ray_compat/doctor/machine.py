@@ -115,7 +115,9 @@ def unused_segments(folder: Path, patterns: tuple[str, ...]) -> tuple[list[tuple
     for entry in Path("/proc").iterdir() if candidates else ():
         if entry.name.isdigit():
             used |= mapped_segments(int(entry.name))
-            hidden += not os.access(entry / "maps", os.R_OK)
+            maps = entry / "maps"
+            # One that has ended meanwhile hides nothing.
+            hidden += not os.access(maps, os.R_OK) and maps.exists()
     found = []
     for path in sorted(candidates - used):
         try:
