@@ -25,12 +25,16 @@ from repair_cases import Start, main, make_config
 
 from vllm_ray_compat.executors.placement_wait import TIMEOUT_NAME
 from vllm_ray_compat.executors.rank_order import INDICES_NAME
+from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.parity.ownership import descendants, kill_all
 
 #: Three bundles with a device, and one without, which is not the last.
 BUNDLES: list[dict[str, float]] = [{"GPU": 1}, {"CPU": 1}, {"GPU": 1}, {"GPU": 1}]
 
 HOST_IP = "VLLM_HOST_IP"
+
+#: What says which executor runs.
+DECISIVE = (FLAG_NAME, "RAYCOMPAT_RESTORE_LEGACY", "PLACEMENT_EXECUTOR")
 
 
 def executor_class(config: Any) -> Any:
@@ -132,7 +136,10 @@ def inside(model: str) -> dict[str, Any]:
         where = PlacementGroupSchedulingStrategy(
             ready(made), placement_group_bundle_index=1, placement_group_capture_child_tasks=True
         )
-        actor = ray.remote(Inside).options(num_cpus=1, scheduling_strategy=where).remote()
+        # An actor has the environment that Ray was started with, and it decides what runs.
+        mine = {name: os.environ[name] for name in DECISIVE if name in os.environ}
+        options = {"num_cpus": 1, "runtime_env": {"env_vars": mine}}
+        actor = ray.remote(Inside).options(scheduling_strategy=where, **options).remote()
         found: dict[str, Any] = ray.get(actor.run.remote(model), timeout=300)
         ray.kill(actor)
     found["held"] = devices_held()
