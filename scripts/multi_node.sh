@@ -129,6 +129,8 @@ for name, value in base({}, cpu=True).items(): print(f"{name}={value}")' >"$stat
       printf '%s\n' "RAY_ADDRESS=$(address_of 1):$gcs_port" RAY_AUTH_MODE=token "RAY_AUTH_TOKEN=$token"
       # Without them vLLM and gloo look up the host's name, which is not of this network.
       printf '%s\n' "VLLM_HOST_IP=$address" "GLOO_SOCKET_IFNAME=$interface" "TMPDIR=$state/private/tmp"
+      # What torch compiles is the same for all, takes a minute, and would go with the nodes.
+      echo "TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-${TMPDIR:-/tmp}/torchinductor_$(id -un)}"
       for pair in "${environment[@]}"; do
         case $pair in
           "$node":*) printf '%s\n' "${pair#*:}" ;;
