@@ -46,6 +46,16 @@ def test_results_by_rank(use: Any) -> None:
     assert startup.collect({0: "a", 1: "b"}, "Loading", Deadline(10)) == {0: 1, 1: 2}
 
 
+def test_results_are_in_the_order_of_ranks_whoever_answers_first(use: Any) -> None:
+    class LastFirst(FakeRay):
+        def wait(self, refs: list[str], num_returns: int = 1, timeout: float = 0) -> Any:
+            return refs[-num_returns:], refs[:-num_returns]
+
+    use(LastFirst({"a": 1, "b": 2, "c": 3}))
+    found = startup.collect({0: "a", 1: "b", 2: "c"}, "Loading", Deadline(10))
+    assert list(found.items()) == [(0, 1), (1, 2), (2, 3)]
+
+
 def test_a_death_goes_before_what_others_say_about_it(use: Any) -> None:
     use(FakeRay({"a": raised_by_worker("Connection closed by peer"), "b": ActorDiedError()}))
     with pytest.raises(WorkerDiedError, match=r"rank 1 died.*Connection closed") as caught:

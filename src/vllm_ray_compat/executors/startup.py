@@ -59,6 +59,8 @@ class Deadline:
 def collect(refs: Mapping[int, Any], what: str, deadline: Deadline) -> dict[int, Any]:
     """Return the result of every rank's task, or raise for the rank that failed.
 
+    The results are in the order of *refs*, whichever worker answered first.
+
     Args:
         refs: rank -> object reference.
         what: the step, for messages.
@@ -83,7 +85,7 @@ def collect(refs: Mapping[int, Any], what: str, deadline: Deadline) -> dict[int,
             except WorkerStartError as error:
                 found = _first_cause(error, pending, rank_of, what)
                 raise found from found.__cause__
-    return results
+    return {rank: results[rank] for rank in refs}
 
 
 def _first_cause(
