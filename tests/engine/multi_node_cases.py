@@ -56,7 +56,7 @@ def start(model: str, backend: str, topology: str) -> Any:
 
 def answers_of(llm: Any) -> list[Any]:
     """Return token ids and the logprob of each, as exact as they are."""
-    parameters = vllm.SamplingParams(temperature=0, max_tokens=16, logprobs=1, ignore_eos=True)
+    parameters = vllm.SamplingParams(temperature=0, max_tokens=8, logprobs=1, ignore_eos=True)
     outputs = llm.generate(list(PROMPTS), parameters, use_tqdm=False)
     return [
         [
