@@ -14,6 +14,7 @@ from tests.documents import ROOT, commands_of, read
 from vllm_ray_compat.schedule import RELEASES
 
 DOCUMENTS = ("README.md", "migration_guide.md", "docs/placement.md", "docs/doctor.md")
+WITHOUT_COMMANDS = ("docs/serve.md", "docs/multi_node.md", "docs/placement_measured.md")
 
 #: Run by the engine tests (parity, serve), or not runnable twice (installation).
 ELSEWHERE = ("parity run", "vllm serve", "pip install", "scripts/")
@@ -48,7 +49,7 @@ def test_the_guide_runs_parity_and_a_server_once() -> None:
     assert len([c for c in commands if "vllm serve" in c]) == 1
 
 
-@pytest.mark.parametrize("name", [*DOCUMENTS, "docs/serve.md", "docs/multi_node.md"])
+@pytest.mark.parametrize("name", [*DOCUMENTS, *WITHOUT_COMMANDS])
 def test_python_blocks_compile_and_links_lead_somewhere(name: str) -> None:
     text = read(name)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
