@@ -225,6 +225,8 @@ remembered() { # print the process id of WHAT, if it is still that process
 down() {
   local namespace pid
   if pid=$(remembered link); then kill "$pid" 2>/dev/null || true; fi
+  # By its group: it waits in a child. It may be the one that calls this.
+  if pid=$(remembered owner) && [ "$pid" != $$ ]; then kill -- "-$pid" 2>/dev/null || true; fi
   for namespace in $(ip netns list 2>/dev/null | cut -d' ' -f1 | grep -E "^$name-([0-9]+|switch|try)$"); do
     for _ in $(seq 100); do # until nobody is left in it
       pid=$(ip netns pids "$namespace" 2>/dev/null) || break

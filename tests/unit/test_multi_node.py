@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.documents import ROOT
@@ -236,6 +237,25 @@ def test_it_goes_down_with_its_owner_and_holds_no_lock(cluster: Cluster) -> None
             return
         time.sleep(0.1)
     pytest.fail("still there")
+
+
+def test_down_ends_who_waits_for_the_owner(cluster: Cluster) -> None:
+    """Or it would take down another cluster of that name."""
+    done = cluster.run("up", "--owner", str(os.getpid()))
+    if done.returncode == 3:
+        pytest.skip(done.stderr.strip())
+    waits = [p for p in psutil.process_iter() if cluster.name in command_line(p)]
+    assert waits
+    assert cluster.run("down").returncode == 0
+    _, alive = psutil.wait_procs(waits, timeout=10)
+    assert alive == []
+
+
+def command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def test_run_ends_as_its_command_does(cluster: Cluster) -> None:
