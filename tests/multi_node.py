@@ -91,40 +91,21 @@ class Nodes:
     ) -> dict[str, dict[str, Any]]:
         """Run cases of multi_node_cases.py in one process on *node*; returns what each found."""
         variables = {**CASES_NEED, **(environ or {})}
-        command = (
+        command: Sequence[str] = (
             *("bash", SCRIPT, "exec", "--name", self._name, str(node), "env"),
             *(f"{name}={value}" for name, value in variables.items()),
             *(sys.executable, CASES, str(model), *cases),
         )
-        return _found(command, cases, log, os.environ, timeout)
-
-
-def run_without_ray(model: Path, log: Path, topology: str, timeout: float = 300) -> dict[str, Any]:
-    """Run the case of ``mp`` on this machine itself: the one node that has nothing to go wrong."""
-    case = f"mp:{topology}"
-    environ = {**base_environment(os.environ, cpu=True), **CASES_NEED}
-    command = (sys.executable, CASES, str(model), case)
-    return _found(command, [case], log, environ, timeout)[case]
-
-
-def _found(
-    command: Sequence[str],
-    cases: Sequence[str],
-    log: Path,
-    environ: Mapping[str, str],
-    timeout: float,
-) -> dict[str, dict[str, Any]]:
-    with log.open("wb") as file:
-        subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            timeout=timeout,
-            env=dict(environ),
-        )
-    text = log.read_text(encoding="utf-8", errors="replace")
-    found = read_answers(text)
-    print(text[-20000:])
-    assert [one["case"] for one in found] == list(cases), text[-4000:]
-    return {one["case"]: one for one in found}
+        with log.open("wb") as file:
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=timeout,
+            )
+        text = log.read_text(encoding="utf-8", errors="replace")
+        found = read_answers(text)
+        print(text[-20000:])
+        assert [one["case"] for one in found] == list(cases), text[-4000:]
+        return {one["case"]: one for one in found}

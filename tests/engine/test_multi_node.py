@@ -13,7 +13,6 @@ way to another node fails.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -21,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from tests.multi_node import Nodes, address, run_without_ray
+from tests.multi_node import Nodes, address
 from vllm_ray_compat.schedule import Backend
 from vllm_ray_compat.vllm_api import find_vllm
 
 Answers = dict[str, dict[str, Any]]
-OnOneNode = Callable[[str], list[Any]]
+OnOneNode = Callable[[str, Nodes], list[Any]]
 
 VLLM = find_vllm()
 OWN_LEGACY = "vllm_ray_compat.executors.ray_legacy:RayLegacyExecutor"
@@ -71,13 +70,18 @@ def assert_fails(one: dict[str, Any], *parts: str) -> None:
 
 @pytest.fixture(scope="module")
 def on_one_node(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> OnOneNode:
-    """Return a function that returns what ``mp`` answers with a topology, on this machine."""
+    """Return a function that returns what ``mp`` answers with a topology, on the first node.
 
-    @functools.cache
-    def answers(topology: str) -> list[Any]:
-        log = tmp_path_factory.mktemp(topology) / "log"
-        found: list[Any] = run_without_ray(tiny, log, topology)["answers"]
-        return found
+    On a node, whose memory goes with it: killed workers of ``mp`` leave theirs.
+    """
+    known: dict[str, list[Any]] = {}
+
+    def answers(topology: str, nodes: Nodes) -> list[Any]:
+        if topology not in known:
+            log = tmp_path_factory.mktemp(topology) / "log"
+            case = f"mp:{topology}"
+            known[topology] = nodes.run_cases(tiny, log, case)[case]["answers"]
+        return known[topology]
 
     return answers
 
@@ -91,8 +95,9 @@ def test_tensor_parallel_inside_and_pipeline_across_nodes(
     """Driver's node first, and each tensor-parallel group on one node."""
     with Nodes("--devices", "2,2") as nodes:
         found = nodes.run_cases(tiny, tmp_path / "log", "v2:tp2pp2")
+        expected = on_one_node("tp2pp2", nodes)
     ranks = [[0, 0, address(1)], [1, 1, address(1)], [2, 0, address(2)], [3, 1, address(2)]]
-    assert_answers(found, on_one_node("tp2pp2"), ranks)
+    assert_answers(found, expected, ranks)
 
 
 def test_legacy_across_nodes(on_one_node: OnOneNode, tiny: Path, tmp_path: Path) -> None:
@@ -103,7 +108,8 @@ def test_legacy_across_nodes(on_one_node: OnOneNode, tiny: Path, tmp_path: Path)
     """
     with Nodes("--devices", "1,1") as nodes:
         found = nodes.run_cases(tiny, tmp_path / "log", "legacy:pp2", environ=LEGACY)
-    assert_answers(found, on_one_node("pp2"), [[0, 0, address(1)], [1, 0, address(2)]])
+        expected = on_one_node("pp2", nodes)
+    assert_answers(found, expected, [[0, 0, address(1)], [1, 0, address(2)]])
 
 
 def test_only_rays_ports_open(tiny: Path, tmp_path: Path) -> None:
@@ -132,8 +138,9 @@ def test_legacy_with_four_workers(on_one_node: OnOneNode, tiny: Path, tmp_path: 
         found = nodes.run_cases(
             tiny, tmp_path / "log", "legacy:tp2pp2", environ={**LEGACY, "CASE_S": "500"}
         )
+        expected = on_one_node("tp2pp2", nodes)
     ranks = [[0, 0, address(1)], [1, 1, address(1)], [2, 0, address(2)], [3, 1, address(2)]]
-    assert_answers(found, on_one_node("tp2pp2"), ranks)
+    assert_answers(found, expected, ranks)
 
 
 @full
@@ -142,7 +149,8 @@ def test_across_nodes(topology: str, on_one_node: OnOneNode, tiny: Path, tmp_pat
     cases = [f"{backend}:{topology}" for backend in (*BACKENDS, OWN_LEGACY)]
     with Nodes("--devices", "1,1") as nodes:
         found = nodes.run_cases(tiny, tmp_path / "log", *cases, environ=LEGACY)
-    assert_answers(found, on_one_node(topology), [[0, 0, address(1)], [1, 0, address(2)]])
+        expected = on_one_node(topology, nodes)
+    assert_answers(found, expected, [[0, 0, address(1)], [1, 0, address(2)]])
 
 
 @full
@@ -150,18 +158,20 @@ def test_a_slow_link_that_loses_packets(on_one_node: OnOneNode, tiny: Path, tmp_
     cases = [f"{backend}:{topology}" for topology in ("tp2", "pp2") for backend in BACKENDS]
     with Nodes("--devices", "1,1", "--delay", "20ms", "--loss", "1%") as nodes:
         found = nodes.run_cases(tiny, tmp_path / "log", *cases, environ=LEGACY)
+        expected = {topology: on_one_node(topology, nodes) for topology in ("tp2", "pp2")}
     for topology in ("tp2", "pp2"):
         of_it = {case: one for case, one in found.items() if case.endswith(topology)}
         ranks = [[0, 0, address(1)], [1, 0, address(2)]]
-        assert_answers(of_it, on_one_node(topology), ranks)
+        assert_answers(of_it, expected[topology], ranks)
 
 
 @full
 def test_a_driver_without_devices(on_one_node: OnOneNode, tiny: Path, tmp_path: Path) -> None:
     with Nodes("--devices", "0,2") as nodes:
         found = nodes.run_cases(tiny, tmp_path / "log", "v2:tp2", "legacy:tp2", environ=LEGACY)
+        expected = on_one_node("tp2", nodes)
     refused = found.pop("legacy:tp2")
-    assert_answers(found, on_one_node("tp2"), [[0, 0, address(2)], [1, 1, address(2)]])
+    assert_answers(found, expected, [[0, 0, address(2)], [1, 1, address(2)]])
     assert_fails(refused, "GPU")
 
 
@@ -172,9 +182,10 @@ def test_nodes_with_different_numbers_of_devices(
     """A group has to be split; the engine says so, and answers the same."""
     with Nodes("--devices", "3,1") as nodes:
         found = nodes.run_cases(tiny, tmp_path / "log", "v2:tp2pp2", environ=LEGACY)
+        expected = on_one_node("tp2pp2", nodes)
         said = (tmp_path / "log").read_text(encoding="utf-8", errors="replace")
     ranks = [[0, 0, address(1)], [1, 1, address(1)], [2, 2, address(1)], [3, 0, address(2)]]
-    assert_answers(found, on_one_node("tp2pp2"), ranks)
+    assert_answers(found, expected, ranks)
     assert "goes over the network" in said
 
 
@@ -201,8 +212,9 @@ def test_a_wrong_host_ip_on_a_worker(on_one_node: OnOneNode, tiny: Path, tmp_pat
     """Nobody uses it with one group on the driver's node; V2 starts, vLLM's legacy refuses it."""
     with Nodes("--devices", "1,1", "--env", "2:VLLM_HOST_IP=198.18.0.1") as nodes:
         found = nodes.run_cases(tiny, tmp_path / "log", "v2:tp2", "legacy:tp2", environ=LEGACY)
+        expected = on_one_node("tp2", nodes)
     refused = found.pop("legacy:tp2")
-    assert_answers(found, on_one_node("tp2"), [[0, 0, address(1)], [1, 0, address(2)]])
+    assert_answers(found, expected, [[0, 0, address(1)], [1, 0, address(2)]])
     assert_fails(refused, "Every node should have a unique IP address")
 
 
@@ -213,6 +225,7 @@ def test_two_nodes_that_report_one_address(
     """As containers in the host's network: V2 goes by node ids, legacy by addresses."""
     with Nodes("--devices", "1,1", "--same-address") as nodes:
         found = nodes.run_cases(tiny, tmp_path / "log", "v2:tp2", "legacy:tp2", environ=LEGACY)
+        expected = on_one_node("tp2", nodes)
     refused = found.pop("legacy:tp2")
-    assert_answers(found, on_one_node("tp2"), [[0, 0, address(1)], [1, 0, address(1)]])
+    assert_answers(found, expected, [[0, 0, address(1)], [1, 0, address(1)]])
     assert_fails(refused, "one address of its own" if LEGACY else "unique IP address")
