@@ -116,9 +116,14 @@ class Start:
         if group is not None:
             remove_placement_group(group)
         devices_free()
-        # What workers that were killed have left: without repairs nobody frees it.
+        # What workers that were killed have left: without repairs nobody frees it, and the CPU's own
+        # all-reduce (cpushm) never, when a worker is killed before it has ended by itself.
         end = time.monotonic() + 5
-        while left := {name for name in segments() - self.before if name.startswith("psm_")}:
+        while left := {
+            name
+            for name in segments() - self.before
+            if name.startswith("psm_") or "-cpushm_" in name
+        }:
             for name in left - held_by_others():
                 Path("/dev/shm", name).unlink(missing_ok=True)
             if time.monotonic() > end:
