@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import pytest
 from vllm_ray_compat.parity import environment
 from vllm_ray_compat.parity.cluster import RayCluster
 from vllm_ray_compat.parity.tiny_model import ensure_tiny_model
+
+HERE = Path(__file__).parent
 
 
 def ours() -> list[psutil.Process]:
@@ -48,6 +50,20 @@ def read_answers(output: str) -> list[dict[str, Any]]:
         for line in output.splitlines()
         if "ANSWER " in line
     ]
+
+
+def environment_of_cases(base: Mapping[str, str], **more: str) -> dict[str, str]:
+    """Return the environment of a script of cases, and of the Ray it uses.
+
+    Workers import modules of these folders, so Ray must be started with them on the path.
+    """
+    paths = [str(HERE / "engine"), str(HERE / "conformance"), base.get("PYTHONPATH", "")]
+    return {
+        **base,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        **more,
+    }
 
 
 def segments() -> set[str]:

@@ -13,7 +13,13 @@ import pytest
 
 from tests.conformance.executors import TOPOLOGIES, Executor, installed
 from tests.conformance.known_differences import known_difference
-from tests.engine_fixtures import nothing_left_behind, ray_environment, read_answers, tiny
+from tests.engine_fixtures import (
+    environment_of_cases,
+    nothing_left_behind,
+    ray_environment,
+    read_answers,
+    tiny,
+)
 from vllm_ray_compat.parity import environment
 from vllm_ray_compat.parity.ownership import Segments, kill_all, session_members, spawn
 from vllm_ray_compat.vllm_api import find_vllm
@@ -63,10 +69,7 @@ def cases_of(executor: Executor) -> list[str]:
 
 @pytest.fixture(scope="module")
 def base_environment() -> dict[str, str]:
-    """With this folder on the path, which workers import a module of, too."""
-    base = environment.base_environment(os.environ, cpu=True)
-    path = os.pathsep.join(filter(None, [str(HERE), base.get("PYTHONPATH")]))
-    return {**base, **REPAIRS, "PYTHONPATH": path, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    return environment_of_cases(environment.base_environment(os.environ, cpu=True), **REPAIRS)
 
 
 @pytest.fixture(scope="module")

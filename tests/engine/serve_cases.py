@@ -235,14 +235,19 @@ def processes_in_the_replica(tp: int, pp: int) -> dict[str, Any]:
     return served(app("mp", tp, pp, options))
 
 
-def holds_the_devices(backend: str) -> dict[str, Any]:
-    """Shape (c): the replica holds devices, no group; too few are left for the workers."""
-    options = {"ray_actor_options": {"num_cpus": 0.5, "num_gpus": 3}}
+def refused(backend: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what is said of a replica with *options*, which is not to start."""
     found: dict[str, Any] = {"message": ""}
     application = app(backend, 2, 1, options, max_constructor_retry_count=1)
     with contextlib.suppress(RuntimeError), deployed("refused", application, found):
         pass
     return found
+
+
+def holds_the_devices(backend: str) -> dict[str, Any]:
+    """Shape (c): the replica holds devices, no group; too few are left for the workers."""
+    options = {"ray_actor_options": {"num_cpus": 0.5, "num_gpus": 3}}
+    return refused(backend, options)
 
 
 def holds_a_bundle(backend: str) -> dict[str, Any]:
@@ -251,11 +256,7 @@ def holds_a_bundle(backend: str) -> dict[str, Any]:
         "placement_group_bundles": [{"CPU": 0.5, "GPU": 1}, {"GPU": 1}],
         "ray_actor_options": {"num_cpus": 0.5, "num_gpus": 1},
     }
-    found: dict[str, Any] = {"message": ""}
-    application = app(backend, 2, 1, options, max_constructor_retry_count=1)
-    with contextlib.suppress(RuntimeError), deployed("refused", application, found):
-        pass
-    return found
+    return refused(backend, options)
 
 
 def two_replicas(backend: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ be refused before any actor starts: Ray is asked which actors there ever were.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_fixtures import read_answers
+from tests.engine_fixtures import environment_of_cases, read_answers
 from vllm_ray_compat.flag import read_flag
 from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.schedule import Backend
@@ -37,13 +36,7 @@ def devices() -> int:
 
 @pytest.fixture(scope="module")
 def base_environment(base_environment: dict[str, str]) -> dict[str, str]:
-    """An actor of the cases' own imports this folder's modules."""
-    paths = [str(HERE), str(HERE.parent / "conformance"), base_environment.get("PYTHONPATH", "")]
-    return {
-        **base_environment,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    }
+    return environment_of_cases(base_environment)
 
 
 def flags(backend: Backend) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from tests.engine_fixtures import read_answers
+from tests.engine_fixtures import environment_of_cases, read_answers
 from vllm_ray_compat.executors import repairs
 from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.schedule import REPAIRED_EXECUTORS, VLLM_EXECUTORS, Backend
@@ -38,14 +37,11 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module")
 def base_environment(base_environment: dict[str, str]) -> dict[str, str]:
-    """Workers import these folders' modules, so Ray must be started with them on the path."""
-    return {
-        **base_environment,
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "conformance")]),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        FLAG_NAME: "0",
-        "RAY_CGRAPH_get_timeout": "30",  # how long a stalled step takes; else five minutes
-    }
+    return environment_of_cases(
+        base_environment,
+        # How long a stalled step takes; else five minutes.
+        **{FLAG_NAME: "0", "RAY_CGRAPH_get_timeout": "30"},
+    )
 
 
 Run = Callable[[str, list[str]], Answers]

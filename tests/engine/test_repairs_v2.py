@@ -19,7 +19,7 @@ import psutil
 import pytest
 from packaging.version import Version
 
-from tests.engine_fixtures import read_answers
+from tests.engine_fixtures import environment_of_cases, read_answers
 from vllm_ray_compat.executors.repairs import BY_NAME
 from vllm_ray_compat.names import FLAG_NAME
 from vllm_ray_compat.parity import environment
@@ -87,13 +87,7 @@ SEPARATE = has_own_shared_memory()
 
 @pytest.fixture(scope="module")
 def base_environment(base_environment: dict[str, str]) -> dict[str, str]:
-    """Workers import this folder's module, so Ray must be started with it on the path."""
-    return {
-        **base_environment,
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "conformance")]),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        FLAG_NAME: "1",
-    }
+    return environment_of_cases(base_environment, **{FLAG_NAME: "1"})
 
 
 @pytest.fixture(scope="module")

@@ -102,9 +102,7 @@ class _File(Strict):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> _File:
-        names = [advisory.name for advisory in self.advisories]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"there twice: {', '.join(sorted(twice))}")
+        data_files.check_names(advisory.name for advisory in self.advisories)
         return self
 
 

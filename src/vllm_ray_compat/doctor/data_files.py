@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from importlib import resources
 from typing import TypeVar
 
@@ -24,3 +26,13 @@ def load(name: str, model: type[M]) -> M:
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise AssertionError(f"{name}.json: {'; '.join(faults)}") from error
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Check that each name is there once.
+
+    Raises:
+        ValueError: with all that are not.
+    """
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        raise ValueError(f"there twice: {', '.join(twice)}")

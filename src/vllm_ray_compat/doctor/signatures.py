@@ -46,9 +46,7 @@ class _File(Strict):
 
     @model_validator(mode="after")
     def _are_told_apart(self) -> _File:
-        names = [signature.name for signature in self.signatures]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"there twice: {', '.join(sorted(twice))}")
+        data_files.check_names(signature.name for signature in self.signatures)
         for one in self.signatures:
             for other in self.signatures:
                 if one is not other and other.matches(one.example):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vllm_ray_compat.errors import RaycompatError
@@ -84,6 +84,11 @@ def parse_bundle_indices(text: str) -> list[int]:
             f"such as 0,1,2,3. Not a number: {', '.join(map(repr, bad))}."
         )
     return [int(part) for part in parts]
+
+
+def named_twice(indices: Sequence[int]) -> list[int]:
+    """Return the bundles that a list names more than once."""
+    return [index for index, times in Counter(indices).items() if times > 1]
 
 
 def check_bundles(
@@ -193,11 +198,16 @@ def place(
                 f"on the driver's node ({driver_node}), and the legacy executor needs rank 0 "
                 "there. Name one that is, or use RayExecutorV2."
             )
+    return in_order((bundle.index, bundle.node_id) for bundle in chosen)
+
+
+def in_order(places: Iterable[tuple[int, str]]) -> list[RankPlacement]:
+    """Give ranks, and local ranks, to *places* (index of the bundle, node) in the order given."""
     on_node: Counter[str] = Counter()
     placed = []
-    for rank, bundle in enumerate(chosen):
-        placed.append(RankPlacement(rank, on_node[bundle.node_id], bundle.index, bundle.node_id))
-        on_node[bundle.node_id] += 1
+    for rank, (index, node_id) in enumerate(places):
+        placed.append(RankPlacement(rank, on_node[node_id], index, node_id))
+        on_node[node_id] += 1
     return placed
 
 
@@ -276,8 +286,7 @@ def _chosen_by_hand(
             f"it names {len(indices)} bundles, and there are {world_size} ranks; name one bundle "
             "for each rank"
         )
-    twice = [index for index, times in Counter(indices).items() if times > 1]
-    if twice:
+    if twice := named_twice(indices):
         faults.append(f"it names {_bundles(twice)} more than once; each rank needs its own")
     named = list(dict.fromkeys(indices))
     unknown = [index for index in named if index not in by_index]

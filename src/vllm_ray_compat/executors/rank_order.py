@@ -17,6 +17,8 @@ from typing import Any
 from vllm_ray_compat.executors.placement import (
     PlacementError,
     RankPlacement,
+    in_order,
+    named_twice,
     parse_bundle_indices,
 )
 from vllm_ray_compat.schedule import Backend
@@ -100,13 +102,11 @@ def read_bundle_indices(environ: Mapping[str, str] | None = None) -> ListedBundl
         indices = tuple(parse_bundle_indices(raw))
     except PlacementError as error:
         return ListedBundles(raw, error=str(error))
-    twice = [str(index) for index, times in Counter(indices).items() if times > 1]
-    if twice:
+    if twice := ", ".join(map(str, named_twice(indices))):
         return ListedBundles(
             raw,
             indices,
-            f"{INDICES_NAME}={raw!r} names bundle {', '.join(twice)} more than once; each rank "
-            "needs its own.",
+            f"{INDICES_NAME}={raw!r} names bundle {twice} more than once; each rank needs its own.",
         )
     return ListedBundles(raw, indices)
 
@@ -163,9 +163,4 @@ def sorted_again(
             p.node_id,
         ),
     )
-    on_node: Counter[str] = Counter()
-    found = []
-    for rank, p in enumerate(ordered):
-        found.append(RankPlacement(rank, on_node[p.node_id], p.bundle_index, p.node_id))
-        on_node[p.node_id] += 1
-    return found
+    return in_order((p.bundle_index, p.node_id) for p in ordered)

@@ -51,7 +51,7 @@ class _Checked(Mixin):
                 "Asking the worker for its node",
                 startup.Deadline(startup.start_timeout_s()),
             )
-            self._raycompat_check_nodes([places[r][0] for r in range(len(places))], self.workers)
+            self._raycompat_check_nodes([node for node, *_ in places.values()], self.workers)
         return super().collective_rpc(method, *args, **kwargs)
 
     def _raycompat_check_nodes(self, nodes_of_ranks: Sequence[str], actors: Sequence[Any]) -> None:

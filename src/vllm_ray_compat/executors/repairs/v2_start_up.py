@@ -41,10 +41,9 @@ class _Start:
         if self._local_pids is None:
             self._local_pids = self._find_local_pids()
         asked = refs if isinstance(refs, list) else [refs]
-        found = self._collect(dict(enumerate(asked)))
+        results = list(self._collect(dict(enumerate(asked))).values())
         # Now, because a worker that dies can no longer be asked.
         self._segments.note(self._local_pids)
-        results = [found[rank] for rank in range(len(asked))]
         return results if isinstance(refs, list) else results[0]
 
     def wait(self, queue_ref: weakref.ref[Any]) -> None:
