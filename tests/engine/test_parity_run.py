@@ -261,7 +261,7 @@ def test_an_engine_that_cannot_start(tmp_path: Path, tiny: Path) -> None:
 
 
 def test_a_hanging_arm(base_environment: dict[str, str], tmp_path: Path) -> None:
-    """Two ranks on a cluster of one device: vLLM waits half an hour for the placement group."""
+    """Two ranks on a cluster of one device, and the patience to wait for a second one."""
     with RayCluster(1, base_environment, tmp_path / "ray.log", fake_devices=True) as cluster:
         done = finish(
             [
@@ -278,6 +278,8 @@ def test_a_hanging_arm(base_environment: dict[str, str], tmp_path: Path) -> None
                 str(tmp_path / "r"),
             ],
             VLLM_HOST_IP=cluster.node_ip,
+            # Unset, a group that these nodes can never hold ends the arm in 15 s: no hang at all.
+            RAYCOMPAT_PLACEMENT_TIMEOUT_S="600",
             **cluster.credentials,
         )
     assert done.returncode == 1, done.stderr
