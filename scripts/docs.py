@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vllm_ray_compat import tables
+from vllm_ray_compat.bench.result import json_schema
 from vllm_ray_compat.doctor import tables as of_doctor
 from vllm_ray_compat.doctor.schemas import SCHEMAS as DOCTORS
 from vllm_ray_compat.parity.schemas import SCHEMAS, schema_of
@@ -46,7 +47,7 @@ def generated() -> Iterator[tuple[str, str]]:
         yield name, render((ROOT / name).read_text(encoding="utf-8"))
     for name in SCHEMAS:
         yield f"schemas/{name}.json", json.dumps(schema_of(name), indent=2) + "\n"
-    for name, make in DOCTORS.items():
+    for name, make in {**DOCTORS, "bench": json_schema}.items():
         yield f"schemas/{name}.json", json.dumps(make(), indent=2) + "\n"
 
 

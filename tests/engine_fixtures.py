@@ -34,6 +34,7 @@ def ours() -> list[psutil.Process]:
                 "raylet",
                 "gcs_server",
                 "parity.arm",
+                "vllm_ray_compat.bench",
                 "EngineCore",
                 "VLLM::",
                 "ray.scripts",

@@ -1,10 +1,10 @@
 """How a benchmark's driver speaks with its arms: JSON, a line each way.
 
 The driver starts ``python -m vllm_ray_compat.bench.<module> SPEC_JSON``. The arm starts what it
-measures, warms it up, and writes ``{"ready": …}`` (:class:`Ready`) on its standard output. Then each
-line on its standard input, ``{"measure": name, …parameters}``, is answered by
-``{"measured": {metric: value}}``. It ends, engine and all, when its input does: its driver is done, or gone.
-What vLLM and Ray print goes to the log.
+measures, warms it up, and writes ``{"ready": …}`` (:class:`Ready`) on its standard output. Then
+each line on its standard input, ``{"measure": name, …parameters}``, is answered by
+``{"measured": {metric: value}}``. It ends, engine and all, when its input does: its driver is done,
+or gone. What vLLM and Ray print goes to the log.
 """
 
 from __future__ import annotations

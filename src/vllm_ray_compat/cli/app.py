@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import typer
 
 from vllm_ray_compat.cli import (
+    bench_control_plane,
+    bench_decode,
     doctor,
     parity_compare,
     parity_matrix,
@@ -56,3 +58,12 @@ parity.command("selftest")(parity_selftest.selftest)
 parity.command("report")(parity_report.report)
 _listed(parity, "matrix", parity_matrix.ABOUT, parity_matrix.main)
 app.add_typer(parity, name="parity")
+
+bench = typer.Typer(
+    help="Compare what executors cost: mp, V2 and legacy in turns, with intervals.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+bench.command("control-plane")(bench_control_plane.control_plane)
+bench.command("decode")(bench_decode.decode)
+app.add_typer(bench, name="bench")
