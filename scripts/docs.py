@@ -13,13 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vllm_ray_compat import tables
-from vllm_ray_compat.bench.result import json_schema
+from vllm_ray_compat.bench import page, plot, result
 from vllm_ray_compat.doctor import tables as of_doctor
 from vllm_ray_compat.doctor.schemas import SCHEMAS as DOCTORS
 from vllm_ray_compat.parity.schemas import SCHEMAS, schema_of
 
 ROOT = Path(__file__).parent.parent
+RESULTS = {
+    path.stem: result.read(path) for path in sorted((ROOT / "docs" / "benchmarks").glob("*.json"))
+}
 SECTIONS = {
+    "bench_summary": lambda: page.summary(RESULTS),
+    "bench_results": lambda: page.page(RESULTS, "benchmarks"),
     "schedule": tables.schedule_table,
     "decisions": tables.decision_table,
     "settings": tables.settings_table,
@@ -28,7 +33,7 @@ SECTIONS = {
     "advisories": of_doctor.advisories_table,
     "signatures": of_doctor.signatures_table,
 }
-DOCUMENTS = ("README.md", "migration_guide.md", "docs/doctor.md")
+DOCUMENTS = ("README.md", "migration_guide.md", "docs/doctor.md", "docs/benchmarks.md")
 
 
 def render(text: str) -> str:
@@ -47,12 +52,21 @@ def generated() -> Iterator[tuple[str, str]]:
         yield name, render((ROOT / name).read_text(encoding="utf-8"))
     for name in SCHEMAS:
         yield f"schemas/{name}.json", json.dumps(schema_of(name), indent=2) + "\n"
-    for name, make in {**DOCTORS, "bench": json_schema}.items():
+    for name, make in {**DOCTORS, "bench": result.json_schema}.items():
         yield f"schemas/{name}.json", json.dumps(make(), indent=2) + "\n"
+
+
+def draw() -> None:
+    """Draw the results; never compared with what is there, it depends on the plotting library."""
+    for name, bench in RESULTS.items():
+        path = ROOT / "docs" / "benchmarks" / f"{name}.svg"
+        path.write_text(plot.plot(bench), encoding="utf-8")
 
 
 def main() -> int:
     stale = []
+    if "--check" not in sys.argv:
+        draw()
     for name, fresh in generated():
         path = ROOT / name
         if path.exists() and path.read_text(encoding="utf-8") == fresh:

@@ -48,7 +48,7 @@ def plot(bench: Bench) -> str:
 
 
 def _draw(axes: Axes, topology: str, comparisons: list[Comparison], margin: float) -> None:
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
 
     axes.axvspan(1 / (1 + margin), 1 + margin, color=_MARGIN, lw=0)
     axes.axvline(1, color=_INK, lw=0.8)
@@ -64,10 +64,9 @@ def _draw(axes: Axes, topology: str, comparisons: list[Comparison], margin: floa
         axes.plot([middle], [row], "o", color=_WORSE if middle > 1 + margin else _BETTER, ms=5)
         labels.append(f"{one.candidate}  {of_what(one.metric)}  {metric(one.metric).label}")
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.2g}"))
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda x, _: f"{x:.2g}"))
-    if len(comparisons) == 0:
-        axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_locator(MaxNLocator(8))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.3, -0.7)
     axes.set_title(topology, loc="left", fontsize=10)

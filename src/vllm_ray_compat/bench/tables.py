@@ -67,6 +67,13 @@ def told(comparison: Comparison) -> str:
     return f"not shown (less than {100 * comparison.shown_within:.1f} %)"
 
 
+def interval_text(comparison: Comparison) -> str:
+    """Return the interval of the ratio."""
+    if comparison.interval is None:
+        return "none"
+    return "{:.3f} to {:.3f}".format(*comparison.interval)
+
+
 def _comparisons(
     topology: str, arms: Sequence[ArmResult], comparisons: Sequence[Comparison]
 ) -> Iterator[Table]:
@@ -78,11 +85,11 @@ def _comparisons(
             ("metric", reference, candidate, "ratio", "95 % interval", "no overhead"),
             [
                 (
-                    _label(one.metric),
+                    label(one.metric),
                     _number(one.reference_value),
                     _number(one.candidate_value),
                     f"{one.ratio:.3f}",
-                    "none" if one.interval is None else "{:.3f} to {:.3f}".format(*one.interval),
+                    interval_text(one),
                     told(one) if metric(one.metric).is_claim else "",
                 )
                 for one in mine
@@ -141,7 +148,8 @@ def _phase(arm: ArmResult, name: str) -> float:
 _ROUND_TRIP = ("p50_us", "p90_us", "p99_us", "p99_9_us", "per_s")
 
 
-def _label(key: str) -> str:
+def label(key: str) -> str:
+    """Return what a metric is called, and its unit."""
     of = of_what(key)
     unit = METRICS[key.rpartition(".")[2]].unit
     return f"{of}: {metric(key).label}" + (f", {unit}" if unit else "")
