@@ -65,8 +65,10 @@ def serve(make: Callable[[ArmSpec], Measured]) -> None:
     # Leave at once when the driver asks: it cleans up after this process in any case.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
     arm = make(ArmSpec.model_validate_json(sys.argv[1]))
-    print(json.dumps({"ready": arm.ready().model_dump()}), file=answers, flush=True)
-    for line in sys.stdin:
-        measured = arm.measure(**json.loads(line))
-        print(json.dumps({"measured": measured}), file=answers, flush=True)
-    arm.close()
+    try:
+        print(json.dumps({"ready": arm.ready().model_dump()}), file=answers, flush=True)
+        for line in sys.stdin:
+            measured = arm.measure(**json.loads(line))
+            print(json.dumps({"measured": measured}), file=answers, flush=True)
+    finally:
+        arm.close()
