@@ -1,0 +1,107 @@
+"""What this machine can do at best: an answer from each of N processes that do nothing else.
+
+Run as ``python -m vllm_ray_compat.bench.floor_arm SPEC_JSON``; ``protocol`` says how it is asked.
+Its backend is a key of :data:`FLOORS`. It measures ``round_trip`` with ``path`` ``rpc``, and
+``idle``; payloads are bytes, as many as the pickled message of that name has, because pickling is
+the executor's affair.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import time
+from functools import partial
+from typing import Any
+
+from vllm_ray_compat.bench import idle, round_trips
+from vllm_ray_compat.bench.control_arm import MEASURES
+from vllm_ray_compat.bench.floor import Floor
+from vllm_ray_compat.bench.payload import PICKLED_BYTES, check_known
+from vllm_ray_compat.bench.protocol import ArmSpec, Ready, serve
+from vllm_ray_compat.errors import UsageError, unknown
+from vllm_ray_compat.parity.topology import parse_topology
+
+#: Name -> module and class; a floor imports what it is made of, and no other does.
+FLOORS = {
+    "zmq-ipc": "floor_zmq:ZmqIpcFloor",
+    "zmq-tcp": "floor_zmq:ZmqTcpFloor",
+    "shared-memory": "floor_shared_memory:SharedMemoryFloor",
+    "ray-actor": "floor_ray:RayActorFloor",
+    "compiled-graph": "floor_ray:CompiledGraphFloor",
+}
+
+
+class FloorArm:
+    """A live floor, and what can be measured of it."""
+
+    def __init__(self, spec: ArmSpec) -> None:
+        """Start the floor.
+
+        Raises:
+            UsageError: there is no such floor, or the topology has pipeline stages.
+        """
+        if spec.backend not in FLOORS:
+            raise unknown("floor", spec.backend, FLOORS)
+        topology = parse_topology(spec.topology)
+        if topology.pp > 1:
+            raise UsageError(
+                f"Topology {spec.topology!r} has pipeline stages, which floors have not: use tpN."
+            )
+        began = time.monotonic()
+        module, _, name = FLOORS[spec.backend].partition(":")
+        kind = getattr(importlib.import_module(f"vllm_ray_compat.bench.{module}"), name)
+        self._floor: Floor = kind(topology.world_size)
+        self._start_s = time.monotonic() - began
+
+    def ready(self) -> Ready:
+        """Warm up, and say what runs."""
+        self._pids = [os.getpid(), *self._floor.pids]
+        self.round_trip("rpc", "small", calls=2)
+        return Ready(
+            executor=self._floor.title,
+            versions={
+                "python": platform.python_version(),
+                **{name: importlib.metadata.version(name) for name in self._floor.distributions},
+            },
+            pids=self._pids,
+            start_s={"processes": self._start_s},
+        )
+
+    def measure(self, measure: str, **how: Any) -> dict[str, float]:
+        """Take one measurement by name; see the module.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        if measure not in MEASURES:
+            raise unknown("measure", measure, MEASURES)
+        found: dict[str, float] = getattr(self, measure)(**how)
+        return found
+
+    def round_trip(self, path: str, payload: str, calls: int) -> dict[str, float]:
+        """Time *calls* round trips; see :func:`~.latencies.figures`.
+
+        Raises:
+            UsageError: no such path or payload.
+        """
+        if path != "rpc":
+            raise unknown("path", path, ("rpc",))
+        check_known(payload)
+        message = b"\xa5" * PICKLED_BYTES[payload]
+        with self._floor.awake():
+            return round_trips.measure(partial(self._floor.round_trip, message), calls)
+
+    def idle(self, seconds: float) -> dict[str, float]:
+        """Return ``cores``: CPU time a second of driver and processes, at rest."""
+        return {"cores": idle.cores(self._pids, seconds)}
+
+    def close(self) -> None:
+        """End the floor's processes."""
+        self._floor.close()
+
+
+if __name__ == "__main__":
+    serve(FloorArm)
