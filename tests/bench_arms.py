@@ -61,6 +61,13 @@ class AskedArm:
         found: dict[str, float] = self._answer()["measured"]
         return found
 
+    def cores(self, seconds: float) -> float:
+        """Return the CPU time that the arm's processes use per second."""
+        processes = [psutil.Process(pid) for pid in self.ready.pids]
+        before = sum(sum(process.cpu_times()[:2]) for process in processes)
+        time.sleep(seconds)
+        return (sum(sum(process.cpu_times()[:2]) for process in processes) - before) / seconds
+
     def segments(self) -> set[str]:
         """Return the files in /dev/shm that the arm's processes have mapped."""
         return {path for pid in self.ready.pids for path in mapped_segments(pid)}

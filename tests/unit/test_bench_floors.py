@@ -15,8 +15,8 @@ import pytest
 from tests.bench_arms import AskedArm, running
 from vllm_ray_compat.bench import control_arm
 from vllm_ray_compat.bench.echo_processes import EchoDiedError, EchoProcesses
-from vllm_ray_compat.bench.floor import WrongEchoError, check_echo
-from vllm_ray_compat.bench.floor_arm import FLOORS, FloorArm
+from vllm_ray_compat.bench.floor import FLOORS, WrongEchoError, check_echo
+from vllm_ray_compat.bench.floor_arm import FloorArm
 from vllm_ray_compat.bench.floor_shared_memory import SharedMemoryFloor
 from vllm_ray_compat.bench.protocol import ArmSpec
 from vllm_ray_compat.bench.shared_area import must_yield
@@ -57,7 +57,7 @@ def test_a_floor_answers_and_leaves_nothing(backend: str, tmp_path: Path) -> Non
 def test_spinning_processes_rest_between_measurements(tmp_path: Path) -> None:
     with start("shared-memory", tmp_path) as arm:
         arm.ask("round_trip", path="rpc", payload="small", calls=2)
-        assert arm.ask("idle", seconds=0.3)["cores"] < 0.5
+        assert arm.cores(0.3) < 0.5
         assert arm.ask("round_trip", path="rpc", payload="small", calls=2)["per_s"] > 0
 
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
     arm = FloorArm(spec("shared-memory", "tp1"))
     try:
         for measure, how, known in (
-            ("latency", {}, "round_trip, idle"),
+            ("latency", {}, "round_trip"),
             ("round_trip", {"path": "step", "payload": "small", "calls": 2}, "rpc"),
             ("round_trip", {"path": "rpc", "payload": "huge", "calls": 2}, "small, large"),
         ):

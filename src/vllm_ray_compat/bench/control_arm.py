@@ -5,8 +5,7 @@ Run as ``python -m vllm_ray_compat.bench.control_arm SPEC_JSON``; ``protocol`` s
 ``round_trip`` with ``path`` ``rpc`` is a ``collective_rpc`` with the payload as its argument:
 broadcast to all ranks, and an answer from each. ``step`` is what an engine core does in every step:
 ``execute_model``, and ``sample_tokens`` where that has answered None. ``mp`` and V2 send both to
-their workers; the legacy executor sends one, to its Compiled Graph. ``idle`` is the CPU time of
-driver and workers while nothing is asked.
+their workers; the legacy executor sends one, to its Compiled Graph.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from vllm_ray_compat.bench import idle, payload, round_trips
+from vllm_ray_compat.bench import payload, round_trips
 from vllm_ray_compat.bench.protocol import ArmSpec, Ready, serve
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity.arm import executor_backend
@@ -29,7 +28,7 @@ from vllm_ray_compat.parity.topology import parse_topology
 
 _WORKER = "vllm_ray_compat.bench.null_worker.NullWorker"
 _PATHS = ("rpc", "step")
-MEASURES = ("round_trip", "idle")
+MEASURES = ("round_trip",)
 
 
 class WrongAnswerError(Exception):
@@ -79,7 +78,6 @@ class ControlArm:
 
     def ready(self) -> Ready:
         """Warm both paths up, and say what runs, read from the live executor."""
-        self._pids = [os.getpid(), *self._executor.collective_rpc("process")]
         for path in _PATHS:  # Ray compiles its graph at the first step
             self.round_trip(path, "small", calls=2)
         # As an engine core does when it has started: what is there is no garbage.
@@ -90,7 +88,7 @@ class ControlArm:
             executor=f"{kind.__module__}:{kind.__qualname__}",
             repairs=list(getattr(kind, "raycompat_repairs", ())),
             versions=_versions(with_ray=kind.uses_ray),
-            pids=self._pids,
+            pids=[os.getpid(), *self._executor.collective_rpc("process")],
             start_s={"executor": self._start_s},
         )
 
@@ -113,10 +111,6 @@ class ControlArm:
             WrongAnswerError: not every worker has answered, or not what it must.
         """
         return round_trips.measure(self._call(path, payload), calls)
-
-    def idle(self, seconds: float) -> dict[str, float]:
-        """Return ``cores``: CPU time a second of driver and workers, at rest."""
-        return {"cores": idle.cores(self._pids, seconds)}
 
     def close(self) -> None:
         """Shut the executor down, and leave Ray."""

@@ -5,8 +5,22 @@ from __future__ import annotations
 import abc
 from contextlib import AbstractContextManager, nullcontext
 
+#: Name -> module and class; an arm imports what its floor is made of, and no other.
+FLOORS = {
+    "zmq-ipc": "floor_zmq:ZmqIpcFloor",
+    "zmq-tcp": "floor_zmq:ZmqTcpFloor",
+    "shared-memory": "floor_shared_memory:SharedMemoryFloor",
+    "ray-actor": "floor_ray:RayActorFloor",
+    "compiled-graph": "floor_ray:CompiledGraphFloor",
+}
+
 #: An answer is the size of what came, in this many bytes.
 ANSWER_BYTES = 8
+
+
+def needs_ray(floor: str) -> bool:
+    """Say whether a floor is one of Ray, on a cluster."""
+    return FLOORS[floor].startswith("floor_ray:")
 
 
 class WrongEchoError(Exception):

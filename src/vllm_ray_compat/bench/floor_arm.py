@@ -1,9 +1,9 @@
 """What this machine can do at best: an answer from each of N processes that do nothing else.
 
 Run as ``python -m vllm_ray_compat.bench.floor_arm SPEC_JSON``; ``protocol`` says how it is asked.
-Its backend is a key of :data:`FLOORS`. It measures ``round_trip`` with ``path`` ``rpc``, and
-``idle``; payloads are bytes, as many as the pickled message of that name has, because pickling is
-the executor's affair.
+Its backend is a key of :data:`~.floor.FLOORS`. It measures ``round_trip`` with ``path`` ``rpc``;
+payloads are bytes, as many as the pickled message of that name has, because pickling is the
+executor's affair.
 """
 
 from __future__ import annotations
@@ -16,22 +16,13 @@ import time
 from functools import partial
 from typing import Any
 
-from vllm_ray_compat.bench import idle, round_trips
+from vllm_ray_compat.bench import round_trips
 from vllm_ray_compat.bench.control_arm import MEASURES
-from vllm_ray_compat.bench.floor import Floor
+from vllm_ray_compat.bench.floor import FLOORS, Floor
 from vllm_ray_compat.bench.payload import PICKLED_BYTES, check_known
 from vllm_ray_compat.bench.protocol import ArmSpec, Ready, serve
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity.topology import parse_topology
-
-#: Name -> module and class; a floor imports what it is made of, and no other does.
-FLOORS = {
-    "zmq-ipc": "floor_zmq:ZmqIpcFloor",
-    "zmq-tcp": "floor_zmq:ZmqTcpFloor",
-    "shared-memory": "floor_shared_memory:SharedMemoryFloor",
-    "ray-actor": "floor_ray:RayActorFloor",
-    "compiled-graph": "floor_ray:CompiledGraphFloor",
-}
 
 
 class FloorArm:
@@ -58,7 +49,6 @@ class FloorArm:
 
     def ready(self) -> Ready:
         """Warm up, and say what runs."""
-        self._pids = [os.getpid(), *self._floor.pids]
         self.round_trip("rpc", "small", calls=2)
         return Ready(
             executor=self._floor.title,
@@ -66,7 +56,7 @@ class FloorArm:
                 "python": platform.python_version(),
                 **{name: importlib.metadata.version(name) for name in self._floor.distributions},
             },
-            pids=self._pids,
+            pids=[os.getpid(), *self._floor.pids],
             start_s={"processes": self._start_s},
         )
 
@@ -93,10 +83,6 @@ class FloorArm:
         message = b"\xa5" * PICKLED_BYTES[payload]
         with self._floor.awake():
             return round_trips.measure(partial(self._floor.round_trip, message), calls)
-
-    def idle(self, seconds: float) -> dict[str, float]:
-        """Return ``cores``: CPU time a second of driver and processes, at rest."""
-        return {"cores": idle.cores(self._pids, seconds)}
 
     def close(self) -> None:
         """End the floor's processes."""

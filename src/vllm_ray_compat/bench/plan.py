@@ -8,21 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from vllm_ray_compat.bench.conclude import FEWEST_PASSES
+from vllm_ray_compat.bench.floor import FLOORS, needs_ray
 from vllm_ray_compat.bench.result import Kind
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity.backends import MP
 from vllm_ray_compat.parity.models import Model, find_model
 from vllm_ray_compat.parity.sides import Side, resolve
 from vllm_ray_compat.parity.topology import Topology, parse_topology
-
-#: The floors of a control plane, and whether they need Ray.
-FLOORS: Mapping[str, bool] = {
-    "zmq-ipc": False,
-    "zmq-tcp": False,
-    "shared-memory": False,
-    "ray-actor": True,
-    "compiled-graph": True,
-}
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ class PlannedArm:
     @property
     def on_ray(self) -> bool:
         """Whether it needs a Ray cluster."""
-        return FLOORS[self.backend] if self.side is None else self.side.kind != MP
+        return needs_ray(self.backend) if self.side is None else self.side.kind != MP
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class Options:
         kind: what is measured.
         reference: the backend that the others are set against.
         candidates: those others.
-        floors: names of :data:`FLOORS`; only with a control plane.
+        floors: names of :data:`~.floor.FLOORS`; only with a control plane.
         topologies: texts such as ``tp2``.
         measures: taken in each turn, in order.
         model: see :func:`vllm_ray_compat.parity.models.find_model`.

@@ -49,7 +49,8 @@ def control_plane(
     step; 'small' is a step of 8 requests that decode, 'large' one of 264 with 8 new prompts. Exit
     codes as of `bench decode`.
     """
-    from vllm_ray_compat.bench.plan import FLOORS, Measure, Options
+    from vllm_ray_compat.bench.floor import FLOORS
+    from vllm_ray_compat.bench.plan import Measure, Options
     from vllm_ray_compat.parity.plan import parse_engine_args
 
     sizes = world_size or [size for size in _SIZES if size <= max(2, os.cpu_count() or 1)]
