@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from vllm_ray_compat.bench.protocol import ArmSpec, Ready
 from vllm_ray_compat.parity.ownership import kill_all, session_members
 from vllm_ray_compat.shared_memory import mapped_segments
+
+T = TypeVar("T")
 
 
 class AskedArm:
@@ -103,8 +106,20 @@ class AskedArm:
 
 def running(pids: list[int], within_s: float) -> list[int]:
     """Return which of *pids* still run after *within_s* seconds, or at once when none does."""
+    return _still(pids, _runs, within_s)
+
+
+def existing(paths: Iterable[str], within_s: float = 5) -> list[str]:
+    """Return which of *paths* still exist after *within_s* seconds.
+
+    Python's resource tracker, which outlives a worker, may be the one that removes its memory.
+    """
+    return _still(list(paths), os.path.exists, within_s)
+
+
+def _still(things: list[T], there: Callable[[T], bool], within_s: float) -> list[T]:
     deadline = time.monotonic() + within_s
-    while (left := [pid for pid in pids if _runs(pid)]) and time.monotonic() < deadline:
+    while (left := [one for one in things if there(one)]) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
 
