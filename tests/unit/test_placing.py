@@ -14,7 +14,7 @@ from vllm_ray_compat.executors.repairs.placing import (
     once_there_is_a_group,
 )
 from vllm_ray_compat.executors.repairs.repair import RepairMismatchError
-from vllm_ray_compat.executors.repairs.replacing import StandIn
+from vllm_ray_compat.executors.repairs.replacing import StandIn, calls_through
 from vllm_ray_compat.schedule import Backend
 
 
@@ -66,9 +66,36 @@ class Legacy:
 
 def test_legacys_sorting_is_taken_back() -> None:
     executor = type("Repaired", (whole_tp_groups.REPAIR.executor, Legacy), {})()
-    executor._keeping_ranks("adjust_rank", args=({0: 2, 1: 0, 2: 1},))
-    executor._keeping_ranks("init_device")
+    with calls_through(executor, executor._keeping_ranks):
+        executor.collective_rpc("adjust_rank", args=({0: 2, 1: 0, 2: 1},))
+        executor.collective_rpc("init_device")
+    assert "collective_rpc" not in vars(executor)
     assert executor.called == [
         ("adjust_rank", ({0: 0, 1: 1, 2: 2},), ["first", "second", "third"]),
         ("init_device", (), ["first", "second", "third"]),
     ]
+
+
+def test_hooks_of_a_start_are_a_chain_and_go_in_order() -> None:
+    executor = Legacy()
+    seen: list[str] = []
+
+    def hook(name: str) -> Any:
+        def called(call: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+            seen.append(name)
+            return call(method, *args, **kwargs)
+
+        return called
+
+    def start() -> None:
+        with calls_through(executor, hook("outer")):
+            with calls_through(executor, hook("inner")):
+                executor.collective_rpc("init_worker")
+            executor.collective_rpc("init_device")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        start()
+    executor.collective_rpc("step")
+    assert seen == ["inner", "outer", "outer"]
+    assert [method for method, *_ in executor.called] == ["init_worker", "init_device", "step"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +31,12 @@ class Queue:
         self.is_shut = True
 
 
+class Broadcast:
+    def enqueue(self, message: tuple[Any, ...], timeout: float | None = None) -> None:
+        if message[0] == "unsendable":
+            raise TypeError(message)
+
+
 class Lazy(Future[Any]):
     def __init__(self, get: Callable[[], Any]) -> None:
         super().__init__()
@@ -41,6 +50,7 @@ class Vllms:
     """As ``MultiprocExecutor``: it stops reading at the first rank that failed or is late."""
 
     def __init__(self) -> None:
+        self.rpc_broadcast_mq: Any = Broadcast()
         self.response_mqs: Any = [Queue(), Queue()]
         self._post_init_executor()
 
@@ -57,9 +67,8 @@ class Vllms:
         unique_reply_rank: int | None = None,
         kv_output_aggregator: Any = None,
     ) -> Any:
-        if method == "unsendable":
-            raise TypeError(method)
         rank = None if kv_output_aggregator else unique_reply_rank
+        self.rpc_broadcast_mq.enqueue((method, args, kwargs, rank))
         asked = self.response_mqs if rank is None else (self.response_mqs[rank],)
 
         def get() -> Any:
@@ -81,6 +90,16 @@ class Vllms:
 
 class Repaired(REPAIR.executor, Vllms):  # type: ignore[misc, name-defined]
     pass
+
+
+@pytest.fixture(autouse=True)
+def statuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand for the one name that the repair takes from vLLM."""
+    module = ModuleType("multiproc_executor")
+    module.WorkerProc = SimpleNamespace(  # type: ignore[attr-defined]
+        ResponseStatus=SimpleNamespace(SUCCESS="done")
+    )
+    monkeypatch.setitem(sys.modules, "vllm.v1.executor.multiproc_executor", module)
 
 
 def answer(executor: Vllms, *answers: tuple[str, str], ranks: tuple[int, ...] = (0, 1)) -> None:
@@ -127,11 +146,85 @@ def test_one_rank_futures_and_what_was_not_sent() -> None:
     assert all_of_them.result() == ["d", "d"]
 
 
-def test_the_queues_are_vllms_again_and_are_shut_down() -> None:
+def test_calls_that_one_rank_answers_after_one_that_was_late() -> None:
+    """Both are of rank 1 alone, so nothing but the time tells whose answer it is."""
     executor = Repaired()
-    queues = list(executor.response_mqs)
+    with pytest.raises(TimeoutError):
+        executor.collective_rpc("slow", timeout=0, unique_reply_rank=1)
+    answer(executor, ("done", "slow"), ("done", "next"), ranks=(1,))
+    assert executor.collective_rpc("next", unique_reply_rank=1) == "next"
+
+
+def test_a_late_answer_is_waited_for_within_the_time_of_the_next_call() -> None:
+    executor = Repaired()
+    with pytest.raises(TimeoutError):
+        executor.collective_rpc("slow", timeout=0)
+    with pytest.raises(TimeoutError):
+        executor.collective_rpc("next", timeout=0)
+    answer(executor, ("done", "slow"), ("done", "next"), ("done", "last"))
+    assert executor.collective_rpc("last") == ["last", "last"]
+
+
+def test_futures_behind_one_that_fails_get_their_own_answers() -> None:
+    executor = Repaired()
+    first, second, third = (executor.collective_rpc("step", non_block=True) for _ in range(3))
+    answer(executor, ("failed", "1"), ("done", "2"), ("done", "3"))
+    with pytest.raises(RuntimeError, match="1"):
+        first.result()
+    assert second.result() == ["2", "2"]
+    assert third.result() == ["3", "3"]
+
+
+def test_the_last_rank_that_fails_leaves_nothing_behind() -> None:
+    executor = Repaired()
+    answer(executor, ("done", "1"), ranks=(0,))
+    answer(executor, ("failed", "1"), ranks=(1,))
+    with pytest.raises(RuntimeError):
+        executor.collective_rpc("fail")
+    answer(executor, ("done", "2"))
+    assert executor.collective_rpc("next") == ["2", "2"]
+
+
+def test_an_interrupt_between_two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = Repaired()
+    answer(executor, ("done", "1"), ("done", "2"))
+    queue = executor.response_mqs[0]
     executor.collective_rpc("step", non_block=True)
-    assert executor.response_mqs == queues
+    assert queue.dequeue() == ("done", "1")  # and whoever read it did not go on
+    assert executor.collective_rpc("next") == ["2", "2"]
+
+
+def test_any_sequence_of_calls_gets_its_own_answers() -> None:
+    """Random calls of all ranks or one, that succeed, fail or are late at any rank."""
+    draw = random.Random(0)
+    for _ in range(300):
+        executor = Repaired()
+        for number in range(12):
+            rank = draw.choice([None, None, 0, 1])
+            asked = (0, 1) if rank is None else (rank,)
+            kinds = {one: draw.choice(["done", "done", "failed", "late"]) for one in asked}
+            for one in asked:
+                if kinds[one] != "late":
+                    executor.response_mqs[one].answers.append((kinds[one], str(number)))
+            timeout = 0 if "late" in kinds.values() else None
+            stopped = next((kinds[one] for one in asked if kinds[one] != "done"), None)
+            if stopped is not None:
+                expected = TimeoutError if stopped == "late" else RuntimeError
+                text = None if stopped == "late" else f"^{number}$"
+                with pytest.raises(expected, match=text):
+                    executor.collective_rpc("x", timeout, unique_reply_rank=rank)
+            else:
+                found = executor.collective_rpc("x", timeout, unique_reply_rank=rank)
+                assert found == ([str(number)] * 2 if rank is None else str(number))
+            for one in asked:  # a late one comes in the end
+                if kinds[one] == "late":
+                    executor.response_mqs[one].answers.append(("done", f"late {number}"))
+
+
+def test_the_queues_are_reached_and_shut_down() -> None:
+    executor = Repaired()
+    queues = [queue.behind for queue in executor.response_mqs]
+    assert executor.response_mqs[0].is_shut is False
     executor.shutdown()
     assert executor.response_mqs == []
     assert all(queue.is_shut for queue in queues)

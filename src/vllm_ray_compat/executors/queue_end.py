@@ -19,11 +19,14 @@ _VLLMS = "_close_zmq"
 
 
 def end_when_collected(*queues: Any) -> None:
-    """Have *queues* close their sockets when they are collected, where vLLM does not."""
+    """Have *queues* close their sockets when they are collected, where vLLM does not.
+
+    One that a repair stands before (``behind``) is meant itself.
+    """
     if hasattr(shm_broadcast, _VLLMS):
         return
     for queue in queues:
-        attach(queue)
+        attach(getattr(queue, "behind", queue))
 
 
 def attach(queue: Any) -> None:

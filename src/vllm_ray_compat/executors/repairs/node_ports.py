@@ -6,12 +6,12 @@ the nodes, or a wrong VLLM_HOST_IP, shows only as an engine that never comes up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vllm_ray_compat.executors.repairs import placing, workers
 from vllm_ray_compat.executors.repairs.repair import Mixin, Repair
-from vllm_ray_compat.executors.repairs.replacing import StandIn, original, replaced
+from vllm_ray_compat.executors.repairs.replacing import StandIn, calls_through, original, replaced
 from vllm_ray_compat.schedule import Backend
 
 
@@ -19,8 +19,9 @@ class _Checked(Mixin):
     """The check comes when all actors have answered and before workers meet."""
 
     def _init_executor(self) -> None:
-        if placing.backend_of(self) is not Backend.V2:  # see collective_rpc
-            super()._init_executor()
+        if placing.backend_of(self) is not Backend.V2:
+            with calls_through(self, self._raycompat_before_workers):
+                super()._init_executor()
             return
         module = placing.module_of(Backend.V2)
         ray = original(module, "ray")  # which another repair may have given a deadline
@@ -40,9 +41,11 @@ class _Checked(Mixin):
         with replaced(module, ray=StandIn(ray, get=get)):
             super()._init_executor()
 
-    def collective_rpc(self, method: Any, *args: Any, **kwargs: Any) -> Any:
-        """Check before ``init_worker``, which each start of legacy calls once; else vLLM's own."""
-        if method == "init_worker" and placing.backend_of(self) is Backend.LEGACY:
+    def _raycompat_before_workers(
+        self, call: Callable[..., Any], method: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Check before ``init_worker``, which each start of legacy calls once."""
+        if method == "init_worker":
             from vllm_ray_compat.executors import startup
 
             where = workers.asking_where()
@@ -52,7 +55,7 @@ class _Checked(Mixin):
                 startup.Deadline(startup.start_timeout_s()),
             )
             self._raycompat_check_nodes([node for node, *_ in places.values()], self.workers)
-        return super().collective_rpc(method, *args, **kwargs)
+        return call(method, *args, **kwargs)
 
     def _raycompat_check_nodes(self, nodes_of_ranks: Sequence[str], actors: Sequence[Any]) -> None:
         from vllm_ray_compat.executors import reachability, startup

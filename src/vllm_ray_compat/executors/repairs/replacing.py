@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -41,6 +42,28 @@ def replaced(module: ModuleType, **values: Any) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def calls_through(executor: Any, hook: Callable[..., Any]) -> Iterator[None]:
+    """Send the calls of all workers through *hook* while the context lasts.
+
+    For starts: a method of the class would be paid for in every step.
+
+    Args:
+        executor: whose ``collective_rpc`` it is.
+        hook: called with what stands behind it, and the arguments.
+    """
+    own = vars(executor)
+    outer = own.get("collective_rpc")
+    own["collective_rpc"] = partial(hook, executor.collective_rpc)
+    try:
+        yield
+    finally:
+        if outer is None:
+            del own["collective_rpc"]
+        else:
+            own["collective_rpc"] = outer
 
 
 class StandIn:

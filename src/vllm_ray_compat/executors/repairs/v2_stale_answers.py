@@ -2,102 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections import deque
 from typing import Any
 
 from vllm_ray_compat.executors.repairs.repair import Mixin, Repair
 from vllm_ray_compat.schedule import Backend
 
 
-class _Answer:
-    """The response queue of a rank, as one call sees it. Made in every step, so it is small."""
+class _Order:
+    """The calls that are not answered yet, oldest first: vLLM reads their answers in this order.
 
-    __slots__ = ("_answers", "_call", "_queue")
+    It gives a call up at the first rank that fails or is late. What the others answer to it comes
+    all the same, and is stale then.
+    """
 
-    def __init__(self, answers: Any, queue: Any, call: _Call) -> None:
-        self._answers = answers
-        self._queue = queue
-        self._call = call
+    __slots__ = ("calls", "last", "next", "stale", "success")
 
-    def dequeue(self, timeout: float | None = None, **_: Any) -> Any:
-        """Return the answer to this call, and no earlier one."""
-        return self._answers.receive(self._call.numbers[self._answers], timeout)
+    def __init__(self, ranks: int, success: Any) -> None:
+        self.success = success  # the status of an answer that is a result
+        self.calls: deque[int | None] = deque()  # the rank that answers; None: all of them do
+        self.next = 0  # the rank whose answer to the oldest call is read next, where all answer
+        self.last = ranks - 1
+        self.stale = [0] * ranks
+
+    def give_up(self) -> None:
+        """Take the answers to the oldest call that were not read for stale."""
+        rank = self.calls.popleft()
+        for one in range(self.next, self.last + 1) if rank is None else (rank,):
+            self.stale[one] += 1
+        self.next = 0
+
+
+class _Queue:
+    """Stands before a message queue of vLLM; what it does not do itself is the queue's."""
+
+    __slots__ = ("_order", "behind")
+
+    def __init__(self, behind: Any, order: _Order) -> None:
+        self.behind = behind
+        self._order = order
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
+        return getattr(self.behind, name)
 
 
-class _Call:
-    """What one call sees in the place of the list of all response queues."""
+class _Broadcast(_Queue):
+    """Notes each call that was sent, and who will answer."""
 
-    __slots__ = ("_answers", "_queues", "numbers")
+    __slots__ = ("_enqueue",)
 
-    def __init__(self, answers: list[Any], queues: list[Any]) -> None:
-        self._answers = answers
-        self._queues = queues
-        self.numbers: dict[Any, int] = {}
+    def __init__(self, behind: Any, order: _Order) -> None:
+        super().__init__(behind, order)
+        self._enqueue = behind.enqueue
 
-    def is_sent_to(self, ranks: list[Any]) -> None:
-        """Note that these will answer."""
-        self.numbers = {answers: answers.expect() for answers in ranks}
+    def enqueue(
+        self, message: tuple[Any, Any, Any, int | None], timeout: float | None = None
+    ) -> None:
+        """Send ``(method, args, kwargs, rank that answers)``."""
+        self._enqueue(message, timeout)
+        # While the workers are at it: this costs a step nothing.
+        self._order.calls.append(message[3])
 
-    def __getitem__(self, rank: int) -> _Answer:
-        return _Answer(self._answers[rank], self._queues[rank], self)
 
-    def __iter__(self) -> Iterator[_Answer]:
-        return (self[rank] for rank in range(len(self._answers)))
+class _Response(_Queue):
+    """Returns the answers of one rank but the stale ones. In every step, so it does little."""
+
+    __slots__ = ("_dequeue", "_rank")
+
+    def __init__(self, behind: Any, order: _Order, rank: int) -> None:
+        super().__init__(behind, order)
+        self._dequeue = behind.dequeue
+        self._rank = rank
+
+    def dequeue(self, timeout: float | None = None, **options: Any) -> Any:
+        """Return the rank's answer to the oldest call.
+
+        Raises:
+            TimeoutError: it did not come within *timeout* seconds.
+        """
+        order, rank = self._order, self._rank
+        calls = order.calls
+        while (asked := calls[0]) != rank and (asked is not None or order.next != rank):
+            order.give_up()  # something interrupted it between two ranks
+        try:
+            if order.stale[rank]:
+                timeout = self._drop_stale(timeout)
+            answer = self._dequeue(timeout=timeout, **options)
+        except BaseException:
+            order.give_up()
+            raise
+        if asked is None and rank < order.last:
+            order.next = rank + 1
+            if answer[0] != order.success:
+                order.give_up()
+        else:
+            order.next = 0
+            calls.popleft()
+        return answer
+
+    def _drop_stale(self, timeout: float | None) -> float | None:
+        """Read what nobody wants; returns what is left of *timeout*."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not self._order.stale[self._rank]:
+                return left
+            self._dequeue(timeout=left)
+            self._order.stale[self._rank] -= 1
 
 
 class _Counted(Mixin):
-    """Answers are matched with calls by counting."""
+    """Answers are matched with calls by their order."""
 
+    rpc_broadcast_mq: Any
     response_mqs: Any
 
-    def _init_executor(self) -> None:
-        self._raycompat_answers: list[Any] = []
-        super()._init_executor()
-
     def _post_init_executor(self) -> None:
-        from vllm_ray_compat.executors.calls import Answers
+        from vllm.v1.executor.multiproc_executor import WorkerProc
 
         # The queues are there, and nothing was asked yet.
-        self._raycompat_answers = [Answers(queue) for queue in self.response_mqs]
+        order = _Order(len(self.response_mqs), WorkerProc.ResponseStatus.SUCCESS)
+        self.rpc_broadcast_mq = _Broadcast(self.rpc_broadcast_mq, order)
+        self.response_mqs = [
+            _Response(queue, order, rank) for rank, queue in enumerate(self.response_mqs)
+        ]
         super()._post_init_executor()
-
-    def collective_rpc(
-        self,
-        method: Any,
-        timeout: float | None = None,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-        non_block: bool = False,
-        unique_reply_rank: int | None = None,
-        **aggregators: Any,
-    ) -> Any:
-        """Call *method* on every worker, as ``MultiprocExecutor.collective_rpc`` does."""
-        answers, queues = self._raycompat_answers, self.response_mqs
-        if len(answers) != len(queues):  # the executor has failed or was shut down just now
-            answers = queues = []
-        call = _Call(answers, queues)
-        self.response_mqs = call
-        try:
-            # Without waiting: what is raised here was not sent, and nobody will answer.
-            future = super().collective_rpc(
-                method, timeout, args, kwargs, True, unique_reply_rank, **aggregators
-            )
-        finally:
-            if self.response_mqs is call:  # and not shut down in the meantime
-                self.response_mqs = queues
-        if unique_reply_rank is None or any(aggregators.values()):
-            call.is_sent_to(answers)
-        else:
-            call.is_sent_to([answers[unique_reply_rank]])
-        return future if non_block else future.result()
-
-    def shutdown(self) -> None:
-        """Let go of the queues, too."""
-        super().shutdown()
-        self._raycompat_answers = []
 
 
 REPAIR = Repair(

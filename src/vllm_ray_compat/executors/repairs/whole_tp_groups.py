@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from vllm_ray_compat.executors.rank_order import WHOLE_GROUPS
 from vllm_ray_compat.executors.repairs import placing
 from vllm_ray_compat.executors.repairs.repair import Mixin, Repair
-from vllm_ray_compat.executors.repairs.replacing import StandIn, original, replaced
+from vllm_ray_compat.executors.repairs.replacing import StandIn, calls_through, original, replaced
 from vllm_ray_compat.schedule import Backend
 
 
@@ -35,22 +37,22 @@ class _Whole(Mixin):
             listed = ",".join(str(p.bundle_index) for p in placed)
             vars(envs)["VLLM_RAY_BUNDLE_INDICES"] = listed
 
-        if backend is Backend.LEGACY:
-            # While it starts; after it, vLLM's own.
-            vars(self)["collective_rpc"] = self._keeping_ranks
-        try:
-            with replaced(module, envs=envs), placing.once_there_is_a_group(module, tell):
-                super()._init_executor()
-        finally:
-            vars(self).pop("collective_rpc", None)
+        with contextlib.ExitStack() as stack:
+            if backend is Backend.LEGACY:
+                stack.enter_context(calls_through(self, self._keeping_ranks))
+            stack.enter_context(replaced(module, envs=envs))
+            stack.enter_context(placing.once_there_is_a_group(module, tell))
+            super()._init_executor()
 
-    def _keeping_ranks(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+    def _keeping_ranks(
+        self, call: Callable[..., Any], method: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         """Call all workers; but before legacy gives them other ranks, take that back."""
         if method == "adjust_rank":
             (adjusted,) = kwargs["args"]
             self.workers = [self.workers[adjusted[rank]] for rank in range(len(adjusted))]
             kwargs = {**kwargs, "args": ({rank: rank for rank in adjusted},)}
-        return type(self).collective_rpc(self, method, *args, **kwargs)
+        return call(method, *args, **kwargs)
 
 
 REPAIR = Repair(
