@@ -63,6 +63,7 @@ def made(loss: float = 1.0, passes: int = 8, **changed: Any) -> result.Bench:
             "engines": "fresh",
             "engine_core": "inproc",
             "engine_args": {},
+            "variables": {"RAYCOMPAT_REPAIRS": "none"},
             "margin": 0.01,
             "arms": [
                 result.ArmResult(
@@ -145,6 +146,7 @@ def test_markdown() -> None:
     assert rows
     assert all(line.count("|") == 7 for line in rows)
     assert "1.200" in rows[0]
+    assert "RAYCOMPAT&#95;REPAIRS=none" in text or "RAYCOMPAT_REPAIRS=none" in text
     assert "None" not in text
 
 

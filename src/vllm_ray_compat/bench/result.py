@@ -66,6 +66,9 @@ class Bench(BaseModel):
     )
     engine_core: Literal["inproc", "process"]
     engine_args: dict[str, object]
+    variables: dict[str, str] = Field(
+        description="What the caller's shell had set for all arms: vLLM, NCCL, threads, repairs."
+    )
     margin: float
     arms: list[ArmResult]
     comparisons: dict[str, list[Comparison]] = Field(description="By topology.")

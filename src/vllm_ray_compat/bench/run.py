@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -15,9 +16,12 @@ from vllm_ray_compat.bench.report import JSON, MARKDOWN, PLOT
 from vllm_ray_compat.bench.result import ArmResult, Bench, Turn, compared, write
 from vllm_ray_compat.bench.turns import TopologyRun, remove_logs
 from vllm_ray_compat.errors import UsageError
+from vllm_ray_compat.parity import environment
 from vllm_ray_compat.parity.interrupt import StopRequest
 from vllm_ray_compat.parity.progress import Display
+from vllm_ray_compat.parity.redaction import redact
 
+_PREFIXES = ("VLLM_", "NCCL_", "OMP_", "RAYCOMPAT_", "RAY_CGRAPH", "CUDA_")
 #: Marks a folder as written by this tool.
 MARKER = ".vllm-ray-compat-bench"
 
@@ -54,6 +58,15 @@ def run(plan: BenchPlan, display: Display, stop: StopRequest, command: str) -> B
     bench = result(complete=True)
     write(folder / JSON, bench.to_json())
     return bench
+
+
+def _variables() -> dict[str, str]:
+    kept = environment.base_environment(os.environ, cpu=False)
+    return {
+        name: value
+        for name, value in sorted(redact(os.environ).items())
+        if name.startswith(_PREFIXES) and name in kept
+    }
 
 
 def prepare(plan: BenchPlan) -> Path:
@@ -129,6 +142,7 @@ def _result(
         engines="kept" if options.keep else "fresh",
         engine_core="inproc" if options.engine_core == "inproc" else "process",
         engine_args=options.engine_args,
+        variables=_variables(),
         margin=options.margin,
         arms=arms,
         comparisons=comparisons,

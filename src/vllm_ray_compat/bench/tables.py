@@ -47,6 +47,8 @@ def headline(bench: Bench) -> list[str]:
         f"{passes} passes over {topologies} topologies, A B C C B A, {engines}, engine core "
         f"{bench.engine_core}, {bench.took_s / 60:.0f} min",
     ]
+    if bench.variables:
+        lines.append("with " + " ".join(f"{k}={v}" for k, v in bench.variables.items()))
     if not bench.complete:
         lines.append("It did not end: these are the turns until then.")
     if machine.autogroup and machine.cores < 8:
