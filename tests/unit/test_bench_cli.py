@@ -11,6 +11,7 @@ import pytest
 from tests.unit.test_bench_results import made
 from vllm_ray_compat.bench.plan import Measure, Options, plan, remarks
 from vllm_ray_compat.bench.run import MARKER, prepare
+from vllm_ray_compat.cli.bench import command
 from vllm_ray_compat.errors import UsageError
 
 
@@ -116,3 +117,12 @@ def test_what_a_person_should_know_of_the_figures(tmp_path: Path) -> None:
     few, busy = remarks(options(tmp_path, passes=4), load=1.5, cores=2)
     assert "fewer than 5 passes" in few
     assert "load 1.5 on 2 cores" in busy
+
+
+def test_the_command_in_a_result_is_anybodys() -> None:
+    argv = ["bench", "decode", "--reference", "mp@/home/me/envs/0.19.1/bin/python", "--json"]
+    argv += ["--report-dir", "/home/me/report", "--against=/home/me/b.json", "--passes", "8"]
+    assert command(argv) == (
+        "vllm-ray-compat bench decode --reference mp@PYTHON --passes 8"
+    )
+    assert command(["bench", "decode", "--engine-arg", "a=[1, 2]"]).endswith("'a=[1, 2]'")

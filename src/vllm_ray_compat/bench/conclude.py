@@ -19,6 +19,7 @@ from enum import Enum
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from vllm_ray_compat.bench.figure import Figure
 from vllm_ray_compat.bench.metrics import metric
 
 ALPHA = 0.05
@@ -47,21 +48,21 @@ class Comparison(BaseModel):
 
     candidate: str
     metric: str = Field(description="batch8.tokens_per_s, rpc.small.p50_us, …")
-    reference_value: float = Field(description="Median over the passes.")
-    candidate_value: float
-    ratio: float = Field(description="Candidate / reference: median of the passes' ratios.")
-    interval: tuple[float, float] | None = Field(
+    reference_value: Figure = Field(description="Median over the passes.")
+    candidate_value: Figure
+    ratio: Figure = Field(description="Candidate / reference: median of the passes' ratios.")
+    interval: tuple[Figure, Figure] | None = Field(
         description="In which the median ratio lies, at 95 %; None: fewer than 6 passes."
     )
-    p_no_overhead: float = Field(description="Of the test that the loss is below the margin.")
-    p_no_gain: float = Field(description="Of the test that the gain is below the margin.")
-    p_overhead: float = Field(description="Of the test that the loss is above the margin.")
-    shown_within: float | None = Field(
+    p_no_overhead: Figure = Field(description="Of the test that the loss is below the margin.")
+    p_no_gain: Figure = Field(description="Of the test that the gain is below the margin.")
+    p_overhead: Figure = Field(description="Of the test that the loss is above the margin.")
+    shown_within: Figure | None = Field(
         description="The smallest margin for which no overhead is shown; below 0: a gain is shown. "
         "None: no margin, with so few passes."
     )
     verdict: Verdict
-    ratios: list[float] = Field(description="Of all passes, in order.")
+    ratios: list[Figure] = Field(description="Of all passes, in order.")
 
 
 def compare(

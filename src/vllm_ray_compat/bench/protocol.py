@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from vllm_ray_compat.bench.figure import Figure
+
 
 class ArmSpec(BaseModel):
     """What an arm is told."""
@@ -40,7 +42,7 @@ class Ready(BaseModel):
     repairs: list[str] = []
     versions: dict[str, str] = Field(description="python, and vllm, ray, torch, pyzmq as used.")
     pids: list[int] = Field(description="The driver's and the workers', to read their CPU time.")
-    start_s: dict[str, float] = Field(
+    start_s: dict[str, Figure] = Field(
         description="Seconds of the start by phase, in order; they add up to the whole."
     )
 

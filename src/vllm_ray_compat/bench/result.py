@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vllm_ray_compat.bench.conclude import Comparison, compare
+from vllm_ray_compat.bench.figure import Figure
 from vllm_ray_compat.bench.machine import Machine
 from vllm_ray_compat.bench.metrics import START
 from vllm_ray_compat.bench.protocol import Ready
@@ -30,7 +31,7 @@ class Turn(BaseModel):
     engine: int = Field(ge=1, description="Which start of this arm in this topology it was.")
     at_s: float = Field(description="When the turn began, from the start of the run.")
     rested: bool = Field(description="Whether all engines were at rest when it began.")
-    measured: dict[str, float]
+    measured: dict[str, Figure]
 
 
 class ArmResult(BaseModel):
@@ -43,7 +44,7 @@ class ArmResult(BaseModel):
     role: Literal["reference", "candidate", "floor"]
     backend: str
     about: Ready = Field(description="Of its last start.")
-    medians: dict[str, float] = Field(description="Of all its turns.")
+    medians: dict[str, Figure] = Field(description="Of all its turns.")
 
 
 class Bench(BaseModel):

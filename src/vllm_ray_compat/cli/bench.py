@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,6 +70,28 @@ RequireNoOverhead = Annotated[
     typer.Option(help="Exit with 1 unless no overhead is shown for every claimed metric."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+
+#: Say where something goes, not what is measured; and paths are nobody else's.
+_NOT_TOLD = ("--report-dir", "--save-baseline", "--against")
+
+
+def command(argv: Sequence[str]) -> str:
+    """Return what to enter to measure this again, on another machine, too.
+
+    Args:
+        argv: what was entered, without the name of the program.
+    """
+    kept: list[str] = []
+    words = iter(argv)
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if option in _NOT_TOLD:
+            if not equals:
+                next(words, None)
+        elif option != "--json":
+            kept.append(re.sub(r"@.*[/\\].*", "@PYTHON", word))
+    return shlex.join(["vllm-ray-compat", *kept])
 
 
 def others_than(reference: str) -> tuple[str, ...]:
@@ -137,7 +161,7 @@ def _run(checked: object, console: Console) -> Bench:
     steps = len(checked.topologies) * len(checked.arms) * options.passes
     try:
         with StopRequest() as stop, Display(console, steps) as display:
-            return run.run(checked, display, stop, shlex.join(["vllm-ray-compat", *sys.argv[1:]]))
+            return run.run(checked, display, stop, command(sys.argv[1:]))
     except InterruptedRunError as error:
         console.print(
             "Interrupted: every process of this run was ended; the turns until then are in "
