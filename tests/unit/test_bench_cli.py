@@ -122,7 +122,5 @@ def test_what_a_person_should_know_of_the_figures(tmp_path: Path) -> None:
 def test_the_command_in_a_result_is_anybodys() -> None:
     argv = ["bench", "decode", "--reference", "mp@/home/me/envs/0.19.1/bin/python", "--json"]
     argv += ["--report-dir", "/home/me/report", "--against=/home/me/b.json", "--passes", "8"]
-    assert command(argv) == (
-        "vllm-ray-compat bench decode --reference mp@PYTHON --passes 8"
-    )
+    assert command(argv) == ("vllm-ray-compat bench decode --reference mp@PYTHON --passes 8")
     assert command(["bench", "decode", "--engine-arg", "a=[1, 2]"]).endswith("'a=[1, 2]'")
