@@ -88,6 +88,10 @@ def compile_graph(stages: Sequence[Sequence[Any]], chosen: str) -> Any:
     return graph.experimental_compile(enable_asyncio=False, _overlap_gpu_communication=overlap)
 
 
+#: What is left as it is; a list is one of token ids, or of lists of them.
+_PLAIN = frozenset({bool, float, int, list, set, str, type(None)})
+
+
 def detached(output: Any) -> Any:
     """Copy what of a ``ModelRunnerOutput`` may still point into a channel's shared memory.
 
@@ -96,6 +100,8 @@ def detached(output: Any) -> Any:
     Fields differ between releases, so they are looked at by what they hold.
     """
     for name, value in vars(output).items():
+        if type(value) in _PLAIN:
+            continue
         copied = _copied(value)
         if copied is not value:
             setattr(output, name, copied)
@@ -111,7 +117,8 @@ def _copied(value: Any) -> Any:
         return type(value)(*(_copied(part) for part in value))
     if isinstance(value, dict):
         for key, part in value.items():
-            value[key] = _copied(part)
+            if type(part) not in _PLAIN:
+                value[key] = _copied(part)
     elif hasattr(value, "rows"):
         value.rows = _copied(value.rows)
     return value

@@ -197,6 +197,8 @@ class RayLegacyExecutor(Failure, Executor):  # type: ignore[misc]
             future = legacy_graph.RayFuture(
                 refs, lambda outputs: aggregate([legacy_graph.detached(o) for o in outputs])
             )
+        elif not non_block:
+            return legacy_graph.detached(refs[0].get())  # in every step: without a future's locks
         else:
             future = legacy_graph.RayFuture(refs[0], legacy_graph.detached)
         return future if non_block else future.result()
