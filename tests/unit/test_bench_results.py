@@ -16,6 +16,7 @@ from vllm_ray_compat.bench.machine import this_machine
 from vllm_ray_compat.bench.metrics import METRICS
 from vllm_ray_compat.bench.protocol import Ready
 from vllm_ray_compat.errors import UsageError
+from vllm_ray_compat.parity.report.files import write_whole
 
 ABOUT = Ready(
     executor="vllm.v1.executor.ray_executor_v2:RayExecutorV2",
@@ -89,7 +90,7 @@ def made(loss: float = 1.0, passes: int = 8, **changed: Any) -> result.Bench:
 
 def test_the_file_is_read_back_and_fits_its_schema(tmp_path: Path) -> None:
     bench = made()
-    result.write(tmp_path / "bench.json", bench.to_json())
+    write_whole(tmp_path / "bench.json", bench.to_json())
     assert result.read(tmp_path / "bench.json") == bench
     schema = json.loads((ROOT / "schemas" / "bench.json").read_text(encoding="utf-8"))
     jsonschema.validate(json.loads(bench.to_json()), schema)

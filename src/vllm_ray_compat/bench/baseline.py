@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllm_ray_compat.bench.conclude import Comparison
-from vllm_ray_compat.bench.metrics import metric
+from vllm_ray_compat.bench.conclude import Comparison, claims
 from vllm_ray_compat.bench.result import Bench
+from vllm_ray_compat.bench.tables import interval_text
 from vllm_ray_compat.errors import UsageError
 
 
@@ -19,11 +19,10 @@ class Regression:
     then: Comparison
 
     def __str__(self) -> str:
-        now, then = self.now.interval or (0, 0), self.then.interval or (0, 0)
         return (
             f"{self.topology} {self.now.candidate} {self.now.metric}: ratio {self.now.ratio:.3f} "
-            f"({now[0]:.3f} to {now[1]:.3f}), in the baseline {self.then.ratio:.3f} "
-            f"({then[0]:.3f} to {then[1]:.3f})"
+            f"({interval_text(self.now)}), in the baseline {self.then.ratio:.3f} "
+            f"({interval_text(self.then)})"
         )
 
 
@@ -49,19 +48,19 @@ def against(bench: Bench, baseline: Bench) -> Against:
         raise UsageError(
             f"The baseline is one of `bench {baseline.kind}`, this is `bench {bench.kind}`."
         )
-    earlier = _claims(baseline)
+    earlier, current = _claims(baseline), _claims(bench)
     found, compared, remarks = [], 0, []
-    for place, now in _claims(bench).items():
+    for place, now in current.items():
         then = earlier.get(place)
         if then is None:
             remarks.append(f"Not in the baseline: {' '.join(place)}.")
-        elif now.interval is None or then.interval is None:
+        elif now.loss_interval is None or then.loss_interval is None:
             remarks.append(f"No interval, for want of passes: {' '.join(place)}.")
         else:
             compared += 1
-            if _loss(now)[0] > _loss(then)[1]:
+            if now.loss_interval[0] > then.loss_interval[1]:
                 found.append(Regression(place[0], now, then))
-    remarks += [f"Not measured now: {' '.join(p)}." for p in earlier if p not in _claims(bench)]
+    remarks += [f"Not measured now: {' '.join(p)}." for p in earlier if p not in current]
     if compared == 0:
         raise UsageError(
             "The baseline and this run have no metric with an interval in common, so nothing was "
@@ -83,13 +82,5 @@ def _claims(bench: Bench) -> dict[tuple[str, str, str], Comparison]:
     return {
         (topology, one.candidate, one.metric): one
         for topology, comparisons in bench.comparisons.items()
-        for one in comparisons
-        if metric(one.metric).is_claim
+        for one in claims(comparisons)
     }
-
-
-def _loss(comparison: Comparison) -> tuple[float, float]:
-    """Return the interval of the loss, rising."""
-    assert comparison.interval is not None
-    low, high = comparison.interval
-    return (1 / high, 1 / low) if metric(comparison.metric).higher_is_better else (low, high)

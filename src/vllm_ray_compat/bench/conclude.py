@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -63,6 +63,28 @@ class Comparison(BaseModel):
     )
     verdict: Verdict
     ratios: list[Figure] = Field(description="Of all passes, in order.")
+
+    @property
+    def is_claim(self) -> bool:
+        """Whether "no overhead" is claimed of the metric."""
+        return metric(self.metric).is_claim
+
+    def loss(self, ratio: float) -> float:
+        """Return what a ratio of this metric is as a loss."""
+        return metric(self.metric).loss(1.0, ratio)
+
+    @property
+    def loss_interval(self) -> tuple[float, float] | None:
+        """The interval of the loss, rising."""
+        if self.interval is None:
+            return None
+        low, high = sorted(map(self.loss, self.interval))
+        return low, high
+
+
+def claims(comparisons: Iterable[Comparison]) -> list[Comparison]:
+    """Return those of which "no overhead" is claimed."""
+    return [one for one in comparisons if one.is_claim]
 
 
 def compare(

@@ -28,7 +28,6 @@ from vllm_ray_compat.parity.topology import parse_topology
 
 _WORKER = "vllm_ray_compat.bench.null_worker.NullWorker"
 _PATHS = ("rpc", "step")
-MEASURES = ("round_trip",)
 
 
 class WrongAnswerError(Exception):
@@ -59,7 +58,7 @@ def engine_arguments(spec: ArmSpec) -> dict[str, Any]:
     }
 
 
-class ControlArm:
+class ControlArm(round_trips.RoundTripArm):
     """A live executor in this process, and what can be measured of it."""
 
     def __init__(self, spec: ArmSpec) -> None:
@@ -91,17 +90,6 @@ class ControlArm:
             pids=[os.getpid(), *self._executor.collective_rpc("process")],
             start_s={"executor": self._start_s},
         )
-
-    def measure(self, measure: str, **how: Any) -> dict[str, float]:
-        """Take one measurement by name; see the module.
-
-        Raises:
-            UsageError: there is none of this name.
-        """
-        if measure not in MEASURES:
-            raise unknown("measure", measure, MEASURES)
-        found: dict[str, float] = getattr(self, measure)(**how)
-        return found
 
     def round_trip(self, path: str, payload: str, calls: int) -> dict[str, float]:
         """Time *calls* round trips; see :func:`~.latencies.figures`.

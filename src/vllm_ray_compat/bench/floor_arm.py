@@ -14,10 +14,8 @@ import os
 import platform
 import time
 from functools import partial
-from typing import Any
 
 from vllm_ray_compat.bench import round_trips
-from vllm_ray_compat.bench.control_arm import MEASURES
 from vllm_ray_compat.bench.floor import FLOORS, Floor
 from vllm_ray_compat.bench.payload import PICKLED_BYTES, check_known
 from vllm_ray_compat.bench.protocol import ArmSpec, Ready, serve
@@ -25,7 +23,7 @@ from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity.topology import parse_topology
 
 
-class FloorArm:
+class FloorArm(round_trips.RoundTripArm):
     """A live floor, and what can be measured of it."""
 
     def __init__(self, spec: ArmSpec) -> None:
@@ -59,17 +57,6 @@ class FloorArm:
             pids=[os.getpid(), *self._floor.pids],
             start_s={"processes": self._start_s},
         )
-
-    def measure(self, measure: str, **how: Any) -> dict[str, float]:
-        """Take one measurement by name; see the module.
-
-        Raises:
-            UsageError: there is none of this name.
-        """
-        if measure not in MEASURES:
-            raise unknown("measure", measure, MEASURES)
-        found: dict[str, float] = getattr(self, measure)(**how)
-        return found
 
     def round_trip(self, path: str, payload: str, calls: int) -> dict[str, float]:
         """Time *calls* round trips; see :func:`~.latencies.figures`.

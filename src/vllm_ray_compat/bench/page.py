@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from vllm_ray_compat.bench.metrics import metric
+from vllm_ray_compat.bench.conclude import claims
 from vllm_ray_compat.bench.report import markdown
 from vllm_ray_compat.bench.result import Bench
 from vllm_ray_compat.bench.tables import interval_text, label, told
@@ -36,8 +36,7 @@ def summary(results: Mapping[str, Bench]) -> str:
                 f"| [{escape(name)}](#{_anchor(title(bench))}) | {topology} "
                 f"| {escape(one.candidate)} / {escape(reference)} | {escape(label(one.metric))} "
                 f"| {one.ratio:.3f} | {interval_text(one)} | {told(one)} |"
-                for one in comparisons
-                if metric(one.metric).is_claim
+                for one in claims(comparisons)
             ]
     return "\n".join(rows)
 

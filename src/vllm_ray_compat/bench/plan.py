@@ -9,12 +9,14 @@ from typing import Any
 
 from vllm_ray_compat.bench.conclude import FEWEST_PASSES
 from vllm_ray_compat.bench.floor import FLOORS, needs_ray
-from vllm_ray_compat.bench.result import Kind
+from vllm_ray_compat.bench.result import Kind, Role
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity.backends import MP
 from vllm_ray_compat.parity.models import Model, find_model
+from vllm_ray_compat.parity.plan import EngineCore
 from vllm_ray_compat.parity.sides import Side, resolve
 from vllm_ray_compat.parity.topology import Topology, parse_topology
+from vllm_ray_compat.settings import describe_unknown, read_settings
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Options:
     floors: tuple[str, ...] = ()
     model: str = "tiny"
     engine_args: dict[str, Any] = field(default_factory=dict)
-    engine_core: str = "inproc"
+    engine_core: EngineCore = "inproc"
     passes: int = 6
     keep: bool = False
     at_most_s: float = 3600
@@ -87,13 +89,24 @@ class BenchPlan:
     model: Model
     topologies: tuple[Topology, ...]
     arms: tuple[PlannedArm, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def steps(self) -> int:
+        """The turns of all topologies."""
+        return len(self.topologies) * len(self.arms) * self.options.passes
+
+    @property
+    def report_dir(self) -> Path:
+        """Where the run writes."""
+        return self.options.report_dir
 
     @property
     def candidates(self) -> list[str]:
         """The names of those that are set against the reference."""
         return [arm.name for arm in self.arms[1:] if arm.side is not None]
 
-    def role(self, arm: PlannedArm) -> Any:
+    def role(self, arm: PlannedArm) -> Role:
         """Return ``reference``, ``candidate`` or ``floor``."""
         if arm.side is None:
             return "floor"
@@ -129,6 +142,7 @@ def plan(options: Options) -> BenchPlan:
             *(PlannedArm(n, s.backend, s) for n, s in zip(names, sides, strict=True)),
             *(PlannedArm(name, name) for name in options.floors),
         ),
+        remarks=tuple(describe_unknown(name) for name in read_settings().unknown),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from vllm_ray_compat.bench.conclude import Comparison
+from vllm_ray_compat.bench.conclude import Comparison, claims
 from vllm_ray_compat.bench.metrics import metric, of_what
 from vllm_ray_compat.bench.result import Bench
 
@@ -26,10 +26,7 @@ def plot(bench: Bench) -> str:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    panels = {
-        topology: [one for one in comparisons if metric(one.metric).is_claim]
-        for topology, comparisons in bench.comparisons.items()
-    }
+    panels = {topology: claims(comparisons) for topology, comparisons in bench.comparisons.items()}
     rows = sum(len(panel) + 2 for panel in panels.values()) or 1
     # The same result gives the same file.
     with mpl.rc_context({"svg.hashsalt": "bench", "svg.fonttype": "none", "font.size": 9}):
@@ -54,13 +51,11 @@ def _draw(axes: Axes, topology: str, comparisons: list[Comparison], margin: floa
     axes.axvline(1, color=_INK, lw=0.8)
     labels = []
     for row, one in enumerate(comparisons):
-        inverted = metric(one.metric).higher_is_better
-        losses = [1 / ratio if inverted else ratio for ratio in one.ratios]
+        losses = list(map(one.loss, one.ratios))
         axes.plot(losses, [row] * len(losses), "|", color=_DOTS, ms=7, mew=0.9)
-        middle = 1 / one.ratio if inverted else one.ratio
-        if one.interval is not None:
-            ends = [1 / end if inverted else end for end in one.interval]
-            axes.plot(ends, [row, row], color=_INK, lw=1.6)
+        if one.loss_interval is not None:
+            axes.plot(one.loss_interval, [row, row], color=_INK, lw=1.6)
+        middle = one.loss(one.ratio)
         axes.plot([middle], [row], "o", color=_WORSE if middle > 1 + margin else _BETTER, ms=5)
         labels.append(f"{one.candidate}  {of_what(one.metric)}  {metric(one.metric).label}")
     axes.set_xscale("log")

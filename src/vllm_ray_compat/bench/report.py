@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
-from vllm_ray_compat.bench.result import Bench, write
+from vllm_ray_compat.bench.result import Bench
 from vllm_ray_compat.bench.tables import Table, explanation, headline, tables
+from vllm_ray_compat.parity.report.files import write_whole
 from vllm_ray_compat.parity.report.markdown import escape
 
 JSON, MARKDOWN, PLOT = "bench.json", "bench.md", "bench.svg"
@@ -29,11 +30,11 @@ def write_rendered(bench: Bench, where: Path) -> None:
     """
     missing = missing_packages()
     if MARKDOWN not in missing:
-        write(where / MARKDOWN, markdown(bench, f"bench {bench.kind}"))
+        write_whole(where / MARKDOWN, markdown(bench, f"bench {bench.kind}"))
     if PLOT not in missing:
         from vllm_ray_compat.bench.plot import plot
 
-        write(where / PLOT, plot(bench))
+        write_whole(where / PLOT, plot(bench))
 
 
 def markdown(bench: Bench, title: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from vllm_ray_compat.bench.protocol import Ready
 from vllm_ray_compat.errors import UsageError
 
 Kind = Literal["control-plane", "decode"]
+Role = Literal["reference", "candidate", "floor"]
 
 
 class Turn(BaseModel):
@@ -41,7 +41,7 @@ class ArmResult(BaseModel):
 
     topology: str
     name: str
-    role: Literal["reference", "candidate", "floor"]
+    role: Role
     backend: str
     about: Ready = Field(description="Of its last start.")
     medians: dict[str, Figure] = Field(description="Of all its turns.")
@@ -133,17 +133,3 @@ def read(path: Path) -> Bench:
         raise UsageError(
             f"{path} is no result of `vllm-ray-compat bench`: {where}: {first['msg']}."
         ) from None
-
-
-def write(path: Path, text: str) -> None:
-    """Write *text*, in one go: a reader sees the old file or the new one.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None

@@ -13,13 +13,14 @@ from vllm_ray_compat.bench.machine import Machine, this_machine
 from vllm_ray_compat.bench.plan import BenchPlan, remarks
 from vllm_ray_compat.bench.protocol import Ready
 from vllm_ray_compat.bench.report import JSON, MARKDOWN, PLOT
-from vllm_ray_compat.bench.result import ArmResult, Bench, Turn, compared, write
+from vllm_ray_compat.bench.result import ArmResult, Bench, Turn, compared
 from vllm_ray_compat.bench.turns import TopologyRun, remove_logs
-from vllm_ray_compat.errors import UsageError
 from vllm_ray_compat.parity import environment
+from vllm_ray_compat.parity import folder as reports
 from vllm_ray_compat.parity.interrupt import StopRequest
 from vllm_ray_compat.parity.progress import Display
 from vllm_ray_compat.parity.redaction import redact
+from vllm_ray_compat.parity.report.files import write_whole
 
 _PREFIXES = ("VLLM_", "NCCL_", "OMP_", "RAYCOMPAT_", "RAY_CGRAPH", "CUDA_")
 #: Marks a folder as written by this tool.
@@ -54,9 +55,9 @@ def run(plan: BenchPlan, display: Display, stop: StopRequest, command: str) -> B
         for turn in measured.take(began):
             turns.append(turn)
             about |= {(str(topology), name): ready for name, ready in measured.about.items()}
-            write(folder / JSON, result(complete=False).to_json())
+            write_whole(folder / JSON, result(complete=False).to_json())
     bench = result(complete=True)
-    write(folder / JSON, bench.to_json())
+    write_whole(folder / JSON, bench.to_json())
     return bench
 
 
@@ -76,14 +77,8 @@ def prepare(plan: BenchPlan) -> Path:
         UsageError: it is a file, holds something else, or cannot be written.
     """
     folder = plan.options.report_dir
+    reports.check(folder, MARKER, "a benchmark")
     try:
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"The report folder {folder} is a file. Name a folder.")
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
-            raise UsageError(
-                f"The report folder {folder} holds files that are not of a benchmark. Name a new "
-                "or an empty folder with --report-dir."
-            )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARKER).write_text(
             "Written by vllm-ray-compat bench; the next run into this folder replaces it.\n",
@@ -93,10 +88,7 @@ def prepare(plan: BenchPlan) -> Path:
             (folder / name).unlink(missing_ok=True)
         remove_logs(folder, plan)
     except OSError as error:
-        raise UsageError(
-            f"The report folder {folder} cannot be written: {error.strerror}. Name another with "
-            "--report-dir."
-        ) from None
+        raise reports.unusable(folder, error) from None
     return folder
 
 
@@ -140,7 +132,7 @@ def _result(
         command=command,
         machine=machine,
         engines="kept" if options.keep else "fresh",
-        engine_core="inproc" if options.engine_core == "inproc" else "process",
+        engine_core=options.engine_core,
         engine_args=options.engine_args,
         variables=_variables(),
         margin=options.margin,

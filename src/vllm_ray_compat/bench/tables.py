@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vllm_ray_compat.bench.conclude import ALPHA, Comparison, Verdict
-from vllm_ray_compat.bench.metrics import METRICS, START, metric, of_what
+from vllm_ray_compat.bench.metrics import START, metric, of_what
 from vllm_ray_compat.bench.result import ArmResult, Bench
 
 
@@ -92,7 +92,7 @@ def _comparisons(
                     _number(one.candidate_value),
                     f"{one.ratio:.3f}",
                     interval_text(one),
-                    told(one) if metric(one.metric).is_claim else "",
+                    told(one) if one.is_claim else "",
                 )
                 for one in mine
             ],
@@ -152,9 +152,8 @@ _ROUND_TRIP = ("p50_us", "p90_us", "p99_us", "p99_9_us", "per_s")
 
 def label(key: str) -> str:
     """Return what a metric is called, and its unit."""
-    of = of_what(key)
-    unit = METRICS[key.rpartition(".")[2]].unit
-    return f"{of}: {metric(key).label}" + (f", {unit}" if unit else "")
+    what = metric(key)
+    return f"{of_what(key)}: {what.label}" + (f", {what.unit}" if what.unit else "")
 
 
 def _number(value: float) -> str:

@@ -25,10 +25,12 @@ from vllm_ray_compat.bench.protocol import ArmSpec, Ready
 from vllm_ray_compat.bench.result import Turn
 from vllm_ray_compat.errors import UnusableEnvironmentError
 from vllm_ray_compat.parity import environment
+from vllm_ray_compat.parity.arm import as_read
 from vllm_ray_compat.parity.cluster import RayCluster, members
 from vllm_ray_compat.parity.interrupt import StopRequest
 from vllm_ray_compat.parity.ownership import Segments
 from vllm_ray_compat.parity.progress import Display
+from vllm_ray_compat.parity.sides import Side
 from vllm_ray_compat.parity.topology import Topology
 from vllm_ray_compat.vllm_api import find_vllm
 
@@ -120,14 +122,11 @@ class TopologyRun:
     def _measure(self, process: ArmProcess, floor: bool) -> dict[str, float]:
         found: dict[str, float] = {}
         for one in self._options.measures:
-            if one.measure == "idle":
-                found[f"{one.key}.cores"] = self._idle(process)
-                continue
             if floor and one.how.get("path", _FLOORS_PATH) != _FLOORS_PATH:
                 continue
             answer = process.ask(self._options.arm_timeout_s, one.measure, **one.how)
             found |= {f"{one.key}.{name}": value for name, value in answer.items()}
-        return found
+        return found | {"idle.cores": self._idle(process)}
 
     def _idle(self, process: ArmProcess) -> float:
         """Return the cores that an engine at rest uses."""
@@ -171,7 +170,7 @@ class TopologyRun:
     def _ready(self, arm: PlannedArm) -> Ready:
         process = self._live[arm.name]
         ready = process.ready(self._options.arm_timeout_s)
-        if arm.side is not None and ready.executor not in _names(arm.side.executor):
+        if arm.side is not None and ready.executor != self._expected(arm.side):
             raise UnusableEnvironmentError(
                 f"The arm {arm.name} was to run {arm.side.executor}, but the live engine runs "
                 f"{ready.executor}. See its log in {self._options.report_dir}."
@@ -179,9 +178,15 @@ class TopologyRun:
         self.about[arm.name] = ready
         return ready
 
+    def _expected(self, side: Side) -> str:
+        """Return the executor that an arm must say it runs."""
+        seen_from = "engine" if self._options.engine_core == "inproc" else "workers"
+        return as_read(side.executor, seen_from)
+
     def _end(self, name: str) -> None:
         process = self._live.pop(name)
-        self._note()
+        for cluster in self._clusters.values():
+            self._segments.note(members(cluster))
         self._segments.note(process.processes())
         process.end()
         about = self.about.get(name)
@@ -193,10 +198,6 @@ class TopologyRun:
     def _end_all(self) -> None:
         for name in [*self._live]:
             self._end(name)
-
-    def _note(self) -> None:
-        for cluster in self._clusters.values():
-            self._segments.note(members(cluster))
 
     def _start_clusters(self, stack: contextlib.ExitStack) -> None:
         """Start a cluster for each interpreter that has arms on Ray, with devices for these."""
@@ -260,14 +261,3 @@ def remove_logs(folder: Path, plan: BenchPlan) -> None:
 
 def _python_of(arm: PlannedArm) -> str | None:
     return arm.side.python if arm.side is not None else None
-
-
-def _names(executor: str) -> set[str]:
-    """Return what an executor may call itself: workers don't show whether theirs was repaired."""
-    from vllm_ray_compat.schedule import REPAIRED_EXECUTORS, VLLM_EXECUTORS
-
-    return {executor} | {
-        VLLM_EXECUTORS[backend]
-        for backend, repaired in REPAIRED_EXECUTORS.items()
-        if repaired == executor
-    }

@@ -6,18 +6,20 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vllm_ray_compat.cli.parity_run import result_console
+from vllm_ray_compat.cli.parity_run import error_console, result_console, watched
 from vllm_ray_compat.errors import EXIT_DIFFERENCE, EXIT_HOLDS, RaycompatError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vllm_ray_compat.bench.plan import Options
+    from vllm_ray_compat.bench.baseline import Against as Found
+    from vllm_ray_compat.bench.plan import BenchPlan, Options
     from vllm_ray_compat.bench.result import Bench
 
 Reference = Annotated[
@@ -117,6 +119,7 @@ def measure(
     from vllm_ray_compat.bench import result
     from vllm_ray_compat.bench.plan import plan
     from vllm_ray_compat.bench.report import missing_packages, write_rendered
+    from vllm_ray_compat.parity.report.files import write_whole
 
     # Before minutes of measuring, not after them.
     earlier = result.read(against) if against is not None else None
@@ -127,7 +130,7 @@ def measure(
     if save_baseline is not None and not save_baseline.absolute().parent.is_dir():
         raise UsageError(f"--save-baseline {save_baseline}: its folder does not exist.")
     checked = plan(options)
-    console = _errors()
+    console = error_console()
     for form, package in missing_packages().items():
         _warn(
             console,
@@ -137,7 +140,7 @@ def measure(
     bench = _run(checked, console)
     write_rendered(bench, options.report_dir)
     if save_baseline is not None:
-        result.write(save_baseline, bench.to_json())
+        write_whole(save_baseline, bench.to_json())
     if as_json:
         typer.echo(bench.to_json(), nl=False)
     else:
@@ -150,30 +153,15 @@ def measure(
     raise typer.Exit(EXIT_DIFFERENCE if failed else EXIT_HOLDS)
 
 
-def _run(checked: object, console: Console) -> Bench:
-    from vllm_ray_compat.bench import run
-    from vllm_ray_compat.bench.plan import BenchPlan
-    from vllm_ray_compat.parity.interrupt import InterruptedRunError, StopRequest
-    from vllm_ray_compat.parity.progress import Display
+def _run(checked: BenchPlan, console: Console) -> Bench:
+    from vllm_ray_compat.bench.run import run
 
-    assert isinstance(checked, BenchPlan)
-    options = checked.options
-    steps = len(checked.topologies) * len(checked.arms) * options.passes
     try:
-        with StopRequest() as stop, Display(console, steps) as display:
-            return run.run(checked, display, stop, command(sys.argv[1:]))
-    except InterruptedRunError as error:
-        console.print(
-            "Interrupted: every process of this run was ended; the turns until then are in "
-            f"{options.report_dir / 'bench.json'}.",
-            markup=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(128 + error.signum) from None
+        return watched(checked, partial(run, command=command(sys.argv[1:])))
     except RaycompatError:
-        if (options.report_dir / "bench.json").exists():
+        if (checked.report_dir / "bench.json").exists():
             console.print(
-                f"The turns until then are in {options.report_dir / 'bench.json'}.",
+                f"The turns until then are in {checked.report_dir / 'bench.json'}.",
                 markup=False,
                 soft_wrap=True,
             )
@@ -203,10 +191,7 @@ def _print(bench: Bench, folder: Path) -> None:
     tell(f"All turns: {folder / 'bench.json'}")
 
 
-def _tell_against(found: object, file: Path | None, console: Console) -> bool:
-    from vllm_ray_compat.bench.baseline import Against as Found
-
-    assert isinstance(found, Found)
+def _tell_against(found: Found, file: Path | None, console: Console) -> bool:
     for remark in found.remarks:
         _warn(console, remark)
     for regression in found.regressions:
@@ -221,25 +206,18 @@ def _tell_against(found: object, file: Path | None, console: Console) -> bool:
 
 
 def _tell_overheads(bench: Bench, console: Console) -> bool:
-    from vllm_ray_compat.bench.metrics import metric
+    from vllm_ray_compat.bench.conclude import claims
     from vllm_ray_compat.bench.tables import told
 
     unproven = [
         f"{topology} {one.candidate} {one.metric}: {told(one)}"
         for topology, comparisons in bench.comparisons.items()
-        for one in comparisons
-        if metric(one.metric).is_claim and not one.verdict.proves_no_overhead
+        for one in claims(comparisons)
+        if not one.verdict.proves_no_overhead
     ]
     for line in unproven:
         console.print(f"No overhead is not shown: {line}", markup=False, soft_wrap=True)
     return bool(unproven)
-
-
-def _errors() -> Console:
-    from vllm_ray_compat.parity.progress import PipeConsole
-
-    live = sys.stderr.isatty()
-    return PipeConsole(stderr=True, force_terminal=live, no_color=not live)
 
 
 def _warn(console: Console, text: str) -> None:

@@ -60,17 +60,14 @@ def control_plane(
             reference=reference,
             candidates=tuple(candidate or bench.others_than(reference)),
             topologies=tuple(f"tp{size}" for size in sizes),
-            measures=(
-                *(
-                    Measure(
-                        f"{path}.{payload}",
-                        "round_trip",
-                        {"path": path, "payload": payload, "calls": calls},
-                    )
-                    for path in _PATHS
-                    for payload in _PAYLOADS
-                ),
-                Measure("idle", "idle", {}),
+            measures=tuple(
+                Measure(
+                    f"{path}.{payload}",
+                    "round_trip",
+                    {"path": path, "payload": payload, "calls": calls},
+                )
+                for path in _PATHS
+                for payload in _PAYLOADS
             ),
             floors=tuple(FLOORS) if floors else (),
             report_dir=report_dir,

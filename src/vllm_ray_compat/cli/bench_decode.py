@@ -8,9 +8,6 @@ from typing import Annotated
 import typer
 
 from vllm_ray_compat.cli import bench
-from vllm_ray_compat.errors import unknown
-
-_ENGINE_CORES = ("inproc", "process")
 
 
 def decode(
@@ -57,10 +54,8 @@ def decode(
     when this environment cannot run it.
     """
     from vllm_ray_compat.bench.plan import Measure, Options
-    from vllm_ray_compat.parity.plan import parse_engine_args
+    from vllm_ray_compat.parity.plan import parse_engine_args, parse_engine_core
 
-    if engine_core not in _ENGINE_CORES:
-        raise unknown("engine core", engine_core, _ENGINE_CORES)
     sizes = dict.fromkeys(batch_size or (1, 8, 32))
     rates = dict.fromkeys(rate or (8.0,))
     bench.measure(
@@ -86,12 +81,11 @@ def decode(
                     )
                     for one in rates
                 ),
-                Measure("idle", "idle", {}),
             ),
             report_dir=report_dir,
             model=model,
             engine_args=parse_engine_args(engine_arg or ()),
-            engine_core=engine_core,
+            engine_core=parse_engine_core(engine_core),
             passes=passes,
             keep=keep,
             at_most_s=at_most,

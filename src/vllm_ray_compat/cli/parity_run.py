@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
-from vllm_ray_compat.errors import EXIT_DIFFERENCE, EXIT_ENVIRONMENT, EXIT_HOLDS, unknown
+from vllm_ray_compat.errors import EXIT_DIFFERENCE, EXIT_ENVIRONMENT, EXIT_HOLDS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vllm_ray_compat.parity.plan import Plan
     from vllm_ray_compat.parity.report.data import Report
 
 T = TypeVar("T")
-
-_ENGINE_CORES = ("inproc", "process")
 
 
 def run(
@@ -114,8 +111,6 @@ def run(
     from vllm_ray_compat.parity import plan, runner
     from vllm_ray_compat.parity.report.console import print_report
 
-    if engine_core not in _ENGINE_CORES:
-        raise unknown("engine core", engine_core, _ENGINE_CORES)
     checked = plan.plan(
         plan.Options(
             model=model,
@@ -131,7 +126,7 @@ def run(
             arm_timeout_s=arm_timeout,
             inject_fault=inject_fault,
             tolerances=tuple(tolerance or ()),
-            engine_core="inproc" if engine_core == "inproc" else "process",
+            engine_core=plan.parse_engine_core(engine_core),
             engine_args=plan.parse_engine_args(engine_arg or ()),
         )
     )
@@ -169,18 +164,32 @@ def _warn_of_missing() -> dict[str, str]:
     return missing
 
 
-def watched(checked: Plan, work: Callable[..., T]) -> T:
+class Watchable(Protocol):
+    """A checked plan of something that takes its time."""
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What to warn of before it begins."""
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+
+    @property
+    def report_dir(self) -> Path:
+        """Where it writes."""
+
+
+def watched(checked: Watchable, work: Callable[..., T]) -> T:
     """Do *work* on a plan with the display of its progress; a signal ends it in order.
 
     Raises:
         typer.Exit: it was interrupted; everything of it has ended.
     """
     from vllm_ray_compat.parity.interrupt import InterruptedRunError, StopRequest
-    from vllm_ray_compat.parity.progress import Display, PipeConsole
+    from vllm_ray_compat.parity.progress import Display
 
-    # Off a terminal plain lines, whatever FORCE_COLOR says; on one that cannot move, too.
-    live = sys.stderr.isatty()
-    errors = PipeConsole(stderr=True, force_terminal=live, no_color=not live)
+    errors = error_console()
     for remark in checked.remarks:
         errors.print(f"Warning: {remark}", markup=False, soft_wrap=True)
     try:
@@ -189,7 +198,7 @@ def watched(checked: Plan, work: Callable[..., T]) -> T:
     except InterruptedRunError as error:
         errors.print(
             "Interrupted: every process of this run was ended; what it wrote is in "
-            f"{checked.options.report_dir}.",
+            f"{checked.report_dir}.",
             markup=False,
             soft_wrap=True,
         )
@@ -198,6 +207,17 @@ def watched(checked: Plan, work: Callable[..., T]) -> T:
 
 def _other_than(reference: str) -> str:
     return "legacy" if reference == "v2" else "v2"
+
+
+def error_console() -> Console:
+    """Return the console of standard error.
+
+    Off a terminal plain lines, whatever FORCE_COLOR says; on one that cannot move, too.
+    """
+    from vllm_ray_compat.parity.progress import PipeConsole
+
+    live = sys.stderr.isatty()
+    return PipeConsole(stderr=True, force_terminal=live, no_color=not live)
 
 
 def result_console() -> Console:

@@ -139,7 +139,7 @@ def _run(spec: ArmSpec, suite: Suite, out: cap.CaptureWriter) -> None:
         engine = describe_engine(llms[-1], spec.engine_core, start_s=out.elapsed())
         if number == 1:
             out.write(engine)
-        expected = _as_read(spec.expected_executor, engine.executor_read_from)
+        expected = as_read(spec.expected_executor, engine.executor_read_from)
         if engine.executor != expected:
             raise ArmFailedError(
                 "wrong-executor",
@@ -247,7 +247,7 @@ def describe_engine(llm: Any, engine_core: str, start_s: float) -> cap.Engine:
     return cap.Engine(
         executor=executor,
         executor_read_from="engine" if engine_core == "inproc" else "workers",
-        provider=_as_read(executor, "workers").partition(".")[0],
+        provider=as_read(executor, "workers").partition(".")[0],
         repairs=None if kind is None else list(getattr(kind, "raycompat_repairs", ())),
         vllm=vllm.__version__,
         ray=_version("ray"),
@@ -262,7 +262,7 @@ def describe_engine(llm: Any, engine_core: str, start_s: float) -> cap.Engine:
     )
 
 
-def _as_read(executor: str, read_from: str) -> str:
+def as_read(executor: str, read_from: str) -> str:
     """Return *executor* as it can be told: workers don't show whether theirs was repaired."""
     if read_from == "workers" and executor in _BASE_OF:
         return _BASE_OF[executor]

@@ -23,8 +23,13 @@ REPORT_FILES = ("report.json", "report.md", "report.html", "junit.xml")
 _FIXED = (*REPORT_FILES, "suite.json", "ray-start.log", "ray-start-2.log")
 
 
-def check(folder: Path) -> None:
+def check(folder: Path, marker: str = MARKER, of: str = "this tool") -> None:
     """Check that *folder* can take a report, without writing into it.
+
+    Args:
+        folder: the folder.
+        marker: the file that marks it as written by us.
+        of: whose its files must be, for the message.
 
     Raises:
         UsageError: it is a file, holds something else, or cannot be written.
@@ -37,16 +42,16 @@ def check(folder: Path) -> None:
     try:
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"The report folder {folder} is a file. Name a folder.")
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / marker).is_file():
             raise UsageError(
-                f"The report folder {folder} holds files that are not of this tool. Name a new "
+                f"The report folder {folder} holds files that are not of {of}. Name a new "
                 "or an empty folder with --report-dir."
             )
         above = folder
         while not above.exists():
             above = above.parent
     except OSError as error:
-        raise _unusable(folder, error) from None
+        raise unusable(folder, error) from None
     if not os.access(above, os.W_OK | os.X_OK):
         raise UsageError(f"The report folder {folder} cannot be written. Name another.")
 
@@ -66,7 +71,7 @@ def prepare(folder: Path) -> Path:
                 old.unlink()
         shutil.rmtree(folder / RAY_LOGS, ignore_errors=True)
     except OSError as error:
-        raise _unusable(folder, error) from None
+        raise unusable(folder, error) from None
     return folder
 
 
@@ -74,7 +79,8 @@ def _is_of_an_arm(path: Path) -> bool:
     return path.name.endswith(_ARM_ENDINGS) and any(f"-{role}-" in path.name for role in _ROLES)
 
 
-def _unusable(folder: Path, error: OSError) -> UsageError:
+def unusable(folder: Path, error: OSError) -> UsageError:
+    """Build the error for a folder that cannot be written."""
     return UsageError(
         f"The report folder {str(folder)[:200]} cannot be written: {error.strerror}. Name another "
         "with --report-dir."

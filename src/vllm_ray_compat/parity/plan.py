@@ -21,6 +21,10 @@ from vllm_ray_compat.parity.workloads.batch_file import load_requests
 from vllm_ray_compat.schedule import Backend
 from vllm_ray_compat.settings import describe_unknown, read_settings
 
+#: Where the engine core lives: in the arm's own process, or as in production.
+EngineCore = Literal["inproc", "process"]
+ENGINE_CORES: tuple[EngineCore, ...] = ("inproc", "process")
+
 #: Engine arguments that a run sets itself, and from what.
 RESERVED_ENGINE_ARGS = {
     "model": "--model",
@@ -55,7 +59,7 @@ class Options:
     arm_timeout_s: float = 300.0
     inject_fault: str | None = None
     tolerances: Sequence[str] = ()
-    engine_core: Literal["inproc", "process"] = "inproc"
+    engine_core: EngineCore = "inproc"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     trace: bool = False
     #: After another token, run the candidate once more along the reference's.
@@ -89,6 +93,11 @@ class Plan:
     #: Workload -> why this run leaves it out.
     not_run: Mapping[str, NotRun]
     remarks: tuple[str, ...] = ()
+
+    @property
+    def report_dir(self) -> Path:
+        """Where the run writes."""
+        return self.options.report_dir
 
     @property
     def steps(self) -> int:
@@ -210,6 +219,18 @@ def _not_run(suite: Suite, sides: Sequence[Side]) -> dict[str, NotRun]:
 def _model_of(profile: Profile, model: Model) -> Model:
     """Return the model of a profile: its own where it names one."""
     return model if profile.model is None else find_model(profile.model)
+
+
+def parse_engine_core(text: str) -> EngineCore:
+    """Parse ``inproc`` or ``process``.
+
+    Raises:
+        UsageError: another word (with a suggestion).
+    """
+    for core in ENGINE_CORES:
+        if text == core:
+            return core
+    raise unknown("engine core", text, ENGINE_CORES)
 
 
 def parse_engine_args(texts: Sequence[str]) -> dict[str, Any]:

@@ -48,11 +48,11 @@ def write_report(report: Report, where: Path) -> list[Path]:
         UsageError: a file cannot be written.
     """
     text = json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n"
-    written = [_write(where / "report.json", text)]
+    written = [write_whole(where / "report.json", text)]
     missing = missing_packages()
     for name, render in _FORMS.items():
         if name not in missing:
-            written.append(_write(where / name, render(report)))
+            written.append(write_whole(where / name, render(report)))
     return written
 
 
@@ -71,7 +71,7 @@ def write_rendered(report: Report, where: Path) -> list[Path]:
         where.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unusable(where, error) from None
-    return [_write(where / name, content) for name, content in rendered.items()]
+    return [write_whole(where / name, content) for name, content in rendered.items()]
 
 
 def _check_ours(path: Path) -> None:
@@ -90,8 +90,13 @@ def _check_ours(path: Path) -> None:
         )
 
 
-def _write(path: Path, content: str | bytes) -> Path:
-    """Write a file whole or not at all; returns its path."""
+def write_whole(path: Path, content: str | bytes) -> Path:
+    """Write a file whole or not at all; returns its path.
+
+    Raises:
+        UsageError: it cannot be written.
+        OSError: the disk is full; the command line says so.
+    """
     part = path.with_name(path.name + ".part")
     # A lone surrogate has no UTF-8; its escape is the JSON for it.
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
