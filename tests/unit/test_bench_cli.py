@@ -35,6 +35,8 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["decode", "--margin", "1"], "--margin 1 is no fraction"),
         (["decode", "--engine-core", "proces"], "Did you mean 'process'?"),
         (["decode", "--engine-arg", "x"], "NAME=VALUE"),
+        (["decode", "--engine-arg", "tensor_parallel_size=4"], "sets it itself, from --topology"),
+        (["control-plane", "--engine-arg", "worker_cls=x.Y"], "from the workers that do nothing"),
         (["decode", "--model", "nowhere"], "does not exist"),
         (["decode", "--against", "nowhere.json"], "cannot be read"),
         (["decode", "--save-baseline", "no/such/folder/b.json"], "its folder does not exist"),

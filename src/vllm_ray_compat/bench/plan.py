@@ -13,10 +13,14 @@ from vllm_ray_compat.bench.result import Kind, Role
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity.backends import MP
 from vllm_ray_compat.parity.models import Model, find_model
-from vllm_ray_compat.parity.plan import EngineCore
+from vllm_ray_compat.parity.plan import RESERVED_ENGINE_ARGS, EngineCore, refuse_reserved
 from vllm_ray_compat.parity.sides import Side, resolve
 from vllm_ray_compat.parity.topology import Topology, parse_topology
 from vllm_ray_compat.settings import describe_unknown, read_settings
+
+#: As of a parity run; but what async scheduling costs or brings can be asked here.
+_RESERVED = {k: v for k, v in RESERVED_ENGINE_ARGS.items() if k != "async_scheduling"}
+_OF_CONTROL_PLANE = {"worker_cls": "the workers that do nothing"}
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,8 @@ def plan(options: Options) -> BenchPlan:
     """
     if not 0 < options.margin < 1:
         raise UsageError(f"--margin {options.margin:g} is no fraction: 0.01 is 1 %.")
+    control_plane = options.kind == "control-plane"
+    refuse_reserved(options.engine_args, _RESERVED | (_OF_CONTROL_PLANE if control_plane else {}))
     for floor in options.floors:
         if floor not in FLOORS:
             raise unknown("floor", floor, FLOORS)

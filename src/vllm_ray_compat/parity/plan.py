@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -137,11 +137,7 @@ def plan(options: Options) -> Plan:
     parse_tolerances(options.tolerances)
     if options.ray_address is not None and not options.ray_address.strip():
         raise UsageError("--ray-address is empty. Give ip:port, or leave it out.")
-    for name in set(options.engine_args) & set(RESERVED_ENGINE_ARGS):
-        raise UsageError(
-            f"--engine-arg {name} cannot be set: the run sets it itself, from "
-            f"{RESERVED_ENGINE_ARGS[name]}."
-        )
+    refuse_reserved(options.engine_args, RESERVED_ENGINE_ARGS)
     if options.trace and options.engine_core != "inproc":
         raise UsageError(
             "--trace sees the steps of an engine core in the arm's own process. Leave out "
@@ -219,6 +215,22 @@ def _not_run(suite: Suite, sides: Sequence[Side]) -> dict[str, NotRun]:
 def _model_of(profile: Profile, model: Model) -> Model:
     """Return the model of a profile: its own where it names one."""
     return model if profile.model is None else find_model(profile.model)
+
+
+def refuse_reserved(given: Iterable[str], reserved: Mapping[str, str]) -> None:
+    """Refuse engine arguments that a run sets itself.
+
+    Args:
+        given: names that the caller has set.
+        reserved: name -> what it is set from.
+
+    Raises:
+        UsageError: one of them is.
+    """
+    for name in set(given) & set(reserved):
+        raise UsageError(
+            f"--engine-arg {name} cannot be set: the run sets it itself, from {reserved[name]}."
+        )
 
 
 def parse_engine_core(text: str) -> EngineCore:
