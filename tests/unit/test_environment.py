@@ -34,3 +34,12 @@ def test_the_model_runner_is_pinned_unless_the_caller_names_one() -> None:
     base = base_environment(callers, cpu=False)
     assert base["VLLM_USE_V2_MODEL_RUNNER"] == "1"
     assert base["PYTHONHASHSEED"] == "0", "nobody's but the run's"
+
+
+def test_the_bundles_of_an_arm_are_for_the_run_to_say() -> None:
+    base = base_environment({"VLLM_RAY_BUNDLE_INDICES": "5,6"}, cpu=False)
+    for given, expected in ((None, None), ("1,0", "1,0")):
+        environ = arm_environment(
+            base, "v2", engine_core="inproc", ray={}, restore_legacy=False, bundle_indices=given
+        )
+        assert environ.get("VLLM_RAY_BUNDLE_INDICES") == expected

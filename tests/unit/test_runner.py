@@ -547,6 +547,35 @@ def test_reserved_engine_arguments(cli: Cli, name: str) -> None:
     assert f"--engine-arg {name} cannot be set" in done.stderr
 
 
+def test_async_scheduling_that_is_asked_for_has_to_be(cli: Cli) -> None:
+    """vLLM turns it off by itself where it cannot be, with a warning; then nothing is proved."""
+    asked = ("--engine-arg", "async_scheduling=true")
+    assert "it ran with async scheduling turned off" in cli(*asked).stdout
+    with_it = "config.scheduler_config.async_scheduling = True"
+    assert cli(*asked, engine=with_it).returncode == 0
+    assert (
+        "async scheduling turned on"
+        in cli("--engine-arg", "async_scheduling=false", engine=with_it).stdout
+    )
+
+
+def test_legacy_has_no_async_scheduling(cli: Cli) -> None:
+    done = cli(
+        "--also",
+        "vllm_ray_compat.executors.ray_legacy:RayLegacyExecutor",
+        "--engine-arg",
+        "async_scheduling=true",
+    )
+    assert done.returncode == 2
+    assert "RayLegacyExecutor has no async scheduling" in done.stderr
+
+
+def test_bundles_of_an_arm_without_any(cli: Cli) -> None:
+    done = cli("--bundle-indices", "mp:1,0")
+    assert done.returncode == 2
+    assert "mp has no placement group" in done.stderr
+
+
 def test_force_color_does_not_turn_plain_lines_into_a_display(cli: Cli) -> None:
     done = cli(env={"FORCE_COLOR": "1"})
     assert "tp2-candidate-mp: workload greedy" in done.stderr

@@ -18,8 +18,6 @@ from vllm_ray_compat.parity.sides import Side, resolve
 from vllm_ray_compat.parity.topology import Topology, parse_topology
 from vllm_ray_compat.settings import describe_unknown, read_settings
 
-#: As of a parity run; but what async scheduling costs or brings can be asked here.
-_RESERVED = {k: v for k, v in RESERVED_ENGINE_ARGS.items() if k != "async_scheduling"}
 _OF_CONTROL_PLANE = {"worker_cls": "the workers that do nothing"}
 
 
@@ -127,7 +125,9 @@ def plan(options: Options) -> BenchPlan:
     if not 0 < options.margin < 1:
         raise UsageError(f"--margin {options.margin:g} is no fraction: 0.01 is 1 %.")
     control_plane = options.kind == "control-plane"
-    refuse_reserved(options.engine_args, _RESERVED | (_OF_CONTROL_PLANE if control_plane else {}))
+    refuse_reserved(
+        options.engine_args, RESERVED_ENGINE_ARGS | (_OF_CONTROL_PLANE if control_plane else {})
+    )
     for floor in options.floors:
         if floor not in FLOORS:
             raise unknown("floor", floor, FLOORS)

@@ -70,6 +70,14 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A vLLM engine argument for all arms; repeatable."),
     ] = None,
+    bundle_indices: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[ARM:]LIST",
+            help="The bundles of the placement group that ranks 0, 1, … get, for example 1,0: in "
+            "all arms on Ray, or in that one (v2:1,0); repeatable.",
+        ),
+    ] = None,
     trace: Annotated[
         bool,
         typer.Option(
@@ -128,6 +136,7 @@ def run(
             tolerances=tuple(tolerance or ()),
             engine_core=plan.parse_engine_core(engine_core),
             engine_args=plan.parse_engine_args(engine_arg or ()),
+            bundle_indices=tuple(bundle_indices or ()),
         )
     )
     missing = _warn_of_missing()

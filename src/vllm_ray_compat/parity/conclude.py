@@ -46,6 +46,9 @@ def check_what_ran(checked: Plan, outcome: ArmOutcome, before: Sequence[ArmOutco
         wrong.append(f"vLLM {engine.vllm} instead of {outcome.spec.vllm}")
     if capture.count != _expected_results(checked, outcome.spec.profile):
         wrong.append(f"{capture.count} results for the requests of the suite")
+    asked = outcome.spec.engine_args.get("async_scheduling", engine.async_scheduling)
+    if asked != engine.async_scheduling:
+        wrong.append("async scheduling turned " + ("on" if engine.async_scheduling else "off"))
     for other in before:
         same = (other.spec.topology, other.spec.profile) == (
             outcome.spec.topology,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vllm_ray_compat.executors.rank_order import INDICES_NAME
 from vllm_ray_compat.names import FLAG_NAME, INVALID_FLAG_NAME, PLUGIN_NAME, PREFIX
 from vllm_ray_compat.parity.backends import MP, is_class
 from vllm_ray_compat.schedule import Backend
@@ -40,7 +41,7 @@ _CPU_PINS = {
 _KEPT_SETTINGS = ("RAYCOMPAT_REPAIRS", "RAYCOMPAT_PLACEMENT_TIMEOUT_S")
 
 #: What the caller's shell may have set for other engines, and what would steer ours.
-_NOT_FOR_ARMS = ("VLLM_PORT", "VLLM_TARGET_DEVICE", "VLLM_RAY_BUNDLE_INDICES", "RAY_ADDRESS")
+_NOT_FOR_ARMS = ("VLLM_PORT", "VLLM_TARGET_DEVICE", INDICES_NAME, "RAY_ADDRESS")
 
 
 def base_environment(environ: Mapping[str, str], *, cpu: bool) -> dict[str, str]:
@@ -75,6 +76,7 @@ def arm_environment(
     engine_core: str,
     ray: Mapping[str, str],
     restore_legacy: bool,
+    bundle_indices: str | None = None,
 ) -> dict[str, str]:
     """Return the whole environment of one arm.
 
@@ -84,8 +86,11 @@ def arm_environment(
         engine_core: ``inproc`` or ``process``.
         ray: how to reach Ray; empty for ``mp``.
         restore_legacy: the installed vLLM has no legacy executor, and the arm wants one.
+        bundle_indices: its ``VLLM_RAY_BUNDLE_INDICES``.
     """
     environ = {**base, **ray}
+    if bundle_indices is not None:
+        environ[INDICES_NAME] = bundle_indices
     environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if engine_core == "inproc" else "1"
     if backend == MP or is_class(backend):
         return environ

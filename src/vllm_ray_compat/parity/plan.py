@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from vllm_ray_compat.errors import UsageError, unknown
 from vllm_ray_compat.parity import faults, folder
 from vllm_ray_compat.parity.backends import MP
+from vllm_ray_compat.parity.bundles import bundle_lists
 from vllm_ray_compat.parity.capture import NotRun
 from vllm_ray_compat.parity.models import Model, find_model
 from vllm_ray_compat.parity.sides import Side, resolve
@@ -32,7 +33,6 @@ RESERVED_ENGINE_ARGS = {
     "pipeline_parallel_size": "--topology",
     "distributed_executor_backend": "--reference and --candidate",
     "worker_extension_cls": "the probe that describes the workers",
-    "async_scheduling": "the pins of all arms",
 }
 
 #: The roles of an arm.
@@ -61,6 +61,8 @@ class Options:
     tolerances: Sequence[str] = ()
     engine_core: EngineCore = "inproc"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
+    #: ``LIST`` for all arms on Ray, ``ARM:LIST`` for one.
+    bundle_indices: Sequence[str] = ()
     trace: bool = False
     #: After another token, run the candidate once more along the reference's.
     forcing: bool = True
@@ -92,6 +94,8 @@ class Plan:
     models: Mapping[str, Model]
     #: Workload -> why this run leaves it out.
     not_run: Mapping[str, NotRun]
+    #: Name of an arm -> its ``VLLM_RAY_BUNDLE_INDICES``.
+    bundle_indices: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
     @property
@@ -150,6 +154,8 @@ def plan(options: Options) -> Plan:
 
     reference = resolve(options.reference)
     candidates = list(dict.fromkeys(resolve(text) for text in options.candidates))
+    _check_async_scheduling(options.engine_args, [reference, *candidates])
+    bundle_indices = bundle_lists(options.bundle_indices, [reference, *candidates], topologies)
     not_run = _not_run(suite, [reference, *candidates])
     profiles = [
         profile
@@ -190,8 +196,23 @@ def plan(options: Options) -> Plan:
         arms=arms,
         models=models,
         not_run=not_run,
+        bundle_indices=bundle_indices,
         remarks=tuple(describe_unknown(name) for name in settings.unknown),
     )
+
+
+def _check_async_scheduling(engine_args: Mapping[str, Any], sides: Sequence[Side]) -> None:
+    """Refuse it with legacy, which has none: vLLM would turn it off in that arm, and say so.
+
+    Raises:
+        UsageError: it is asked for, and legacy is an arm.
+    """
+    without = [side.name for side in sides if side.kind == Backend.LEGACY.value]
+    if engine_args.get("async_scheduling") and without:
+        raise UsageError(
+            f"--engine-arg async_scheduling: {without[0]} has no async scheduling. Compare v2 with "
+            "mp: --reference mp --candidate v2."
+        )
 
 
 def _not_run(suite: Suite, sides: Sequence[Side]) -> dict[str, NotRun]:

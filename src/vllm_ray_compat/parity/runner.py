@@ -130,6 +130,7 @@ def run_arms(
                     engine_core=options.engine_core,
                     ray=ray.variables,
                     restore_legacy=side.restores_legacy,
+                    bundle_indices=checked.bundle_indices.get(side.name),
                 ),
                 where,
                 checked.timeout_s(arm),

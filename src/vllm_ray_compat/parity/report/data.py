@@ -213,7 +213,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         backend="legacy",
         what="has no async scheduling",
         source="vLLM v1/executor/abstract.py: Executor.supports_async_scheduling() is False",
-        effect="async scheduling is off in every arm, but for workloads that ask for it",
+        effect="async scheduling is off in every arm, unless a workload or the caller asks for it",
     ),
     KnownDifference(
         backend="legacy",
