@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -210,3 +212,86 @@ class TestCi:
     def test_a_failure_fails(self, tree: Tree, fails: str) -> None:
         tree.make_environment("0.19.1", "releases/0.19.1.txt")
         assert tree.run(".ci/run", FAKE_FAILS=fails).returncode == 1
+
+
+class TestGpus:
+    """There are none here, so what is asked of them, and what is made of the answer."""
+
+    @pytest.fixture(autouse=True)
+    def _fakes(self, tree: Tree) -> None:
+        for name in ("vllm-ray-compat", "nvidia-smi"):
+            fake(tree.bin / name)
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [([], "name a folder for the results"), (["out", "smok"], "there is no part smok")],
+    )
+    def test_usage(self, tree: Tree, arguments: list[str], text: str) -> None:
+        done = tree.run("scripts/gpus.sh", *arguments)
+        assert done.returncode == 2
+        assert text in done.stderr
+        assert "parts: smoke full" in done.stderr
+        assert tree.did() == []
+
+    def test_cases_that_end_as_they_must(self, tree: Tree, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        environ = {"MODEL": "org/model", "ENGINE_ARGS": "dtype=bfloat16 max_model_len=512"}
+        done = tree.run("scripts/gpus.sh", str(out), "bundles", "bench", **environ)
+        assert done.returncode == 0, done.stderr
+        (bundles, control, decode) = tree.did()
+        shared = "--model org/model --engine-arg dtype=bfloat16 --engine-arg max_model_len=512"
+        assert bundles.endswith(
+            f"--bundle-indices 1,0 {shared} --report-dir {out}/bundles-reversed"
+        )
+        assert control.startswith("vllm-ray-compat bench control-plane")
+        assert decode.startswith("vllm-ray-compat bench decode")
+        assert (out / "gpus.md").read_text().count("| ok | 0 |") == 3
+        assert (out / "bench-decode.log").exists()
+
+    def test_one_case_that_does_not_ends_nothing(self, tree: Tree, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        done = tree.run(
+            *("scripts/gpus.sh", str(out), "smoke", "async"), FAKE_FAILS="--suite", FAKE_CODE="3"
+        )
+        assert done.returncode == 1
+        assert "| smoke | WRONG: exit code 0 expected | 3 |" in done.stdout
+        assert "| async | ok | 0 |" in done.stdout
+
+    def test_a_failure_has_to_be_the_expected_one(self, tree: Tree, tmp_path: Path) -> None:
+        done = tree.run("scripts/gpus.sh", str(tmp_path / "out"), "wrong", FAKE_FAILS="parity")
+        assert done.returncode == 1
+        assert done.stdout.count("| WRONG: exit code 1 expected, and ") == 2
+        for path in (tmp_path / "out").glob("*.md"):
+            path.unlink()
+        fake(tree.bin / "vllm-ray-compat")
+        program = tree.bin / "vllm-ray-compat"
+        program.write_text(
+            FAKE.replace("for word", "echo use VLLM_USE_V2_MODEL_RUNNER=0\nfor word")
+        )
+        done = tree.run("scripts/gpus.sh", str(tmp_path / "out"), "wrong", FAKE_FAILS="parity")
+        assert "| refused | ok | 1 |" in done.stdout
+        assert (
+            '| wrong | WRONG: exit code 1 expected, and "RayChannelTimeoutError" | 1 |'
+            in done.stdout
+        )
+
+    def test_every_part_asks_something_that_the_command_line_has(
+        self, tree: Tree, tmp_path: Path
+    ) -> None:
+        """What is asked of GPUs is read by nobody here: at least its options exist."""
+        done = tree.run("scripts/gpus.sh", "--list")
+        for part in done.stdout.split():
+            tree.run("scripts/gpus.sh", str(tmp_path / part), part)
+        asked = [line for line in tree.did() if line.startswith("vllm-ray-compat")]
+        options = set(re.findall(r"--[a-z-]+", "\n".join(asked)))
+        known = "".join(
+            subprocess.run(
+                [sys.executable, "-m", "vllm_ray_compat", *command, "--help"],
+                capture_output=True,
+                text=True,
+                env={**os.environ, "COLUMNS": "200"},
+            ).stdout
+            for command in (("parity", "run"), ("bench", "decode"), ("bench", "control-plane"))
+        )
+        assert options
+        assert [option for option in options if f"{option} " not in known] == []
