@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from vllm_ray_compat.bench import process
 from vllm_ray_compat.bench.process import ArmDiedError, ArmProcess
 from vllm_ray_compat.bench.protocol import ArmSpec
 from vllm_ray_compat.parity.interrupt import InterruptedRunError, StopRequest
@@ -67,26 +68,38 @@ def test_an_arm_that_dies_while_it_is_asked(started: list[ArmProcess], tmp_path:
         arm.ask(30, "round_trip", path="rpc", payload="small", calls=10)
 
 
+@pytest.fixture
+def endless_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a shutdown take as long as it wants: who waits for one that never comes hangs."""
+    monkeypatch.setattr(process, "_SHUTDOWN_S", 3600)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("endless_shutdown")
 def test_an_arm_that_is_silent(started: list[ArmProcess], tmp_path: Path) -> None:
     arm = start(started, tmp_path / "log")
-    pid = arm.ready(30).pids[0]
-    os.kill(pid, signal.SIGSTOP)  # one that only starts may be ready at the first look
-    try:
-        with pytest.raises(ArmDiedError, match="said nothing for 0 s"):
-            arm.ask(0, "round_trip", path="rpc", payload="small", calls=10)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    about = arm.ready(30)
+    os.kill(about.pids[0], signal.SIGSTOP)  # one that only starts may be ready at the first look
+    with pytest.raises(ArmDiedError, match="said nothing for 0 s"):
+        arm.ask(0, "round_trip", path="rpc", payload="small", calls=10)
+    arm.end()
+    assert not any(map(psutil.pid_exists, about.pids))
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("endless_shutdown")
 def test_waiting_ends_when_the_run_is_asked_to_stop(
     started: list[ArmProcess], tmp_path: Path
 ) -> None:
+    """And nobody waits for the end of what was being measured: that is minutes in this one."""
     with StopRequest() as stop:
         arm = start(started, tmp_path / "log", stop=stop)
-        arm.ready(30)
+        about = arm.ready(30)
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(InterruptedRunError):
-            arm.ask(30, "round_trip", path="rpc", payload="small", calls=30_000)
+            arm.ask(30, "round_trip", path="rpc", payload="small", calls=5_000_000)
+        arm.end()
+    assert not any(map(psutil.pid_exists, about.pids))
 
 
 def test_a_log_has_all_starts_of_an_arm(started: list[ArmProcess], tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ class ArmProcess:
         self.name = spec.name
         self._log, self._stop = log, stop
         self._about: Ready | None = None
+        self._is_busy = True  # it starts, or measures: until it has answered it hears nothing
         with log.open("ab") as stream:
             self._process = subprocess.Popen(
                 [
@@ -87,6 +88,7 @@ class ArmProcess:
             ArmDiedError: as :meth:`ready`.
         """
         assert self._process.stdin is not None
+        self._is_busy = True
         try:
             self._process.stdin.write(json.dumps({"measure": measure, **how}).encode() + b"\n")
             self._process.stdin.flush()
@@ -111,13 +113,12 @@ class ArmProcess:
         return whole
 
     def end(self) -> None:
-        """Let it shut down, then end whatever is left of its session."""
+        """Let it shut down, unless it owes an answer, then end whatever is left of its session."""
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        # One that is still starting hears nothing.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=_SHUTDOWN_S if self._about else 0)
+            self._process.wait(timeout=0 if self._is_busy else _SHUTDOWN_S)
         kill_all(self.processes(), grace_s=2)
         self._process.wait()
         if self._process.stdout is not None:
@@ -133,6 +134,7 @@ class ArmProcess:
         line = self._process.stdout.readline()
         if not line:
             self._died("ended")
+        self._is_busy = False
         answer: dict[str, Any] = json.loads(line)
         return answer
 
