@@ -34,7 +34,7 @@ table=$out/gpus.md
 code=0
 
 # run NAME EXPECTED [VARIABLE=VALUE ...] COMMAND ...: EXPECTED is an exit code; with "1:text" that text
-# has to be printed, too, so that nothing fails for another reason.
+# has to be printed, too, one that no other run prints, so that nothing fails for another reason.
 run() {
   local name=$1 expected=${2%%:*} said="" began=$SECONDS got=0 result=ok
   case $2 in *:*) said=${2#*:} ;; esac
@@ -71,7 +71,7 @@ for part in "$@"; do
     run second-runner-async 0 "$second" "${parity[@]}" "${both[@]}" "${ahead[@]}"
     ;;
   wrong) # the known wrong result: refused, and red where the refusal is taken away
-    run refused "1:VLLM_USE_V2_MODEL_RUNNER=0" "$second" "${with_legacy[@]}" --topology pp2
+    run refused "1:RAYCOMPAT_REPAIRS=all,-legacy-model-runner" "$second" "${with_legacy[@]}" --topology pp2
     run wrong "1:RayChannelTimeoutError" "$second" RAYCOMPAT_REPAIRS=all,-legacy-model-runner \
       RAY_CGRAPH_get_timeout=60 "${with_legacy[@]}" --topology pp2
     ;;

@@ -9,10 +9,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.documents import ROOT
+from vllm_ray_compat.executors.repairs.legacy_refusal import refusing
+from vllm_ray_compat.executors.repairs.repair import RepairRefusalError
+from vllm_ray_compat.parity.report.data import KNOWN_DIFFERENCES
 
 FAKE = """#!/bin/bash
 echo "$(basename "$0") $*" >>"$FAKE_LOG"
@@ -258,22 +262,32 @@ class TestGpus:
         assert "| async | ok | 0 |" in done.stdout
 
     def test_a_failure_has_to_be_the_expected_one(self, tree: Tree, tmp_path: Path) -> None:
-        done = tree.run("scripts/gpus.sh", str(tmp_path / "out"), "wrong", FAKE_FAILS="parity")
+        done = tree.run("scripts/gpus.sh", str(tmp_path / "silent"), "wrong", FAKE_FAILS="parity")
         assert done.returncode == 1
         assert done.stdout.count("| WRONG: exit code 1 expected, and ") == 2
-        for path in (tmp_path / "out").glob("*.md"):
-            path.unlink()
-        fake(tree.bin / "vllm-ray-compat")
-        program = tree.bin / "vllm-ray-compat"
-        program.write_text(
-            FAKE.replace("for word", "echo use VLLM_USE_V2_MODEL_RUNNER=0\nfor word")
-        )
-        done = tree.run("scripts/gpus.sh", str(tmp_path / "out"), "wrong", FAKE_FAILS="parity")
-        assert "| refused | ok | 1 |" in done.stdout
-        assert (
-            '| wrong | WRONG: exit code 1 expected, and "RayChannelTimeoutError" | 1 |'
-            in done.stdout
-        )
+        # What every run with legacy prints, and what only the refusal says.
+        known = "\n".join(one.effect for one in KNOWN_DIFFERENCES)
+        refusal = self.refusal()
+        for name, printed, ok in (("known", known, 0), ("refusal", known + refusal, 1)):
+            said = tmp_path / f"{name}.txt"
+            said.write_text(printed)
+            program = tree.bin / "vllm-ray-compat"
+            program.write_text(FAKE.replace("for word", f"cat {said}\nfor word"))
+            done = tree.run("scripts/gpus.sh", str(tmp_path / name), "wrong", FAKE_FAILS="parity")
+            assert done.stdout.count("| refused | ok | 1 |") == ok
+            assert (
+                '| wrong | WRONG: exit code 1 expected, and "RayChannelTimeoutError" | 1 |'
+                in done.stdout
+            )
+
+    def refusal(self) -> str:
+        """Return what the repaired legacy executor says of what it would serve wrongly."""
+        executor = refusing(lambda _: "a reason", "legacy-model-runner")
+        made: Any = executor()
+        made.vllm_config = None
+        with pytest.raises(RepairRefusalError) as told:
+            made._init_executor()
+        return str(told.value)
 
     def test_every_part_asks_something_that_the_command_line_has(
         self, tree: Tree, tmp_path: Path

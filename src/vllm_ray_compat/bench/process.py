@@ -132,9 +132,9 @@ class ArmProcess:
             if time.monotonic() > deadline:
                 self._died(f"said nothing for {within_s:.0f} s")
         line = self._process.stdout.readline()
+        self._is_busy = False  # an answer, or it has ended by itself
         if not line:
             self._died("ended")
-        self._is_busy = False
         answer: dict[str, Any] = json.loads(line)
         return answer
 
